@@ -39,7 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_difference_is_that_of_seeds_that_both_have(results: Path) -> None:
+def test_the_difference_is_that_of_seeds_that_both_have(results):
     found = list(compare.lines("one", "two", results))
     assert "  alpha: 0.3 | 5.0" in found
     (line,) = [line for line in found if line.startswith("  dp_fedavg")]
@@ -48,17 +48,17 @@ def test_the_difference_is_that_of_seeds_that_both_have(results: Path) -> None:
     assert "51.7 ± 2.1, certified, ε 8 |" in line  # 50, 51, 54
 
 
-def test_a_nominal_epsilon_never_stands_alone(results: Path) -> None:
+def test_a_nominal_epsilon_never_stands_alone(results):
     nominal = [line for line in compare.lines("one", "two", results) if "feddpa" in line]
     assert nominal
     assert all(line.count("nominal; honest") == 2 for line in nominal)
 
 
-def test_rows_that_one_side_has_alone_are_counted(results: Path) -> None:
+def test_rows_that_one_side_has_alone_are_counted(results):
     assert "  and 2 of A alone" in list(compare.lines("one", "two", results))
 
 
-def test_a_method_without_privacy_stands_beside_every_budget(results: Path) -> None:
+def test_a_method_without_privacy_stands_beside_every_budget(results):
     found = list(compare.lines("one:fedavg", "one:dp_fedavg", results))
     assert "  method: fedavg | dp_fedavg" in found
     assert [line.split(":")[0] for line in found if " | +" in line] == [
@@ -67,12 +67,12 @@ def test_a_method_without_privacy_stands_beside_every_budget(results: Path) -> N
     ]
 
 
-def test_a_table_may_lie_anywhere(results: Path) -> None:
+def test_a_table_may_lie_anywhere(results):
     found = list(compare.lines(str(results / "tables/one.csv"), "one", Path(results)))
     assert sum("| +0.0 ± 0.0 (3 seeds)" in line for line in found) == 5
 
 
-def test_rows_of_one_setting_are_told_apart_by_their_values(results: Path) -> None:
+def test_rows_of_one_setting_are_told_apart_by_their_values(results):
     frame = tidy.read(results / "tables/one.csv")
     clipped = frame.assign(clip_norm=[None if pd.isna(c) else c * 2 for c in frame["clip_norm"]])
     tidy.write(pd.concat([frame, clipped]), results / "tables/twice.csv")
@@ -90,12 +90,12 @@ def test_rows_of_one_setting_are_told_apart_by_their_values(results: Path) -> No
         ("quikstart", "one", "personal_own", "no table, and no study 'quikstart'; did you mean"),
     ],
 )
-def test_unknown_words_are_refused(results, first, second, metric, words) -> None:
+def test_unknown_words_are_refused(results, first, second, metric, words):
     with pytest.raises(ConfigError, match=words.replace("?", r"\?")):
         list(compare.lines(first, second, results, metric))
 
 
-def test_tables_that_are_not_there_or_share_nothing_are_refused(results: Path) -> None:
+def test_tables_that_are_not_there_or_share_nothing_are_refused(results):
     make = r"reviewers\.csv does not exist; .* --cores 2 .*results/tables/reviewers\.csv"
     with pytest.raises(DataError, match=make):
         list(compare.lines("reviewers", "one", results))

@@ -26,7 +26,7 @@ def cell(**partition: Any) -> Cell:
     return dataclasses.replace(fake_results.BASE, partition=Partition(**partition))
 
 
-def test_images_are_those_that_are_left_for_training_times_passes() -> None:
+def test_images_are_those_that_are_left_for_training_times_passes():
     dealt = cell(kind="iid", clients=12, test_fraction=0.2, validation_fraction=0.1)
     # 4 rounds of 5 epochs over 1000 examples, of which a fifth and then a tenth is held out
     assert runtime_estimate.images(dealt, HEADER) == pytest.approx(4 * 5 * 1000 * 0.8 * 0.9)
@@ -48,7 +48,7 @@ def test_images_are_those_that_are_left_for_training_times_passes() -> None:
         "dp_fedsim_table2",
     ],
 )
-def test_the_estimate_is_that_of_the_table_of_studies(name: str) -> None:
+def test_the_estimate_is_that_of_the_table_of_studies(name):
     table = (ROOT / "studies/README.md").read_text()
     images, hours = re.search(rf"`{name}` .*\| (\d+) \| (\d+) \|", table).groups()  # type: ignore
     cells = catalog.runs(load_outline(name, ROOT / "studies")).values()
@@ -57,7 +57,7 @@ def test_the_estimate_is_that_of_the_table_of_studies(name: str) -> None:
     assert runtime_estimate.total(cells, describe) == pytest.approx(3600 * float(hours), rel=0.12)
 
 
-def test_without_the_size_of_the_data_there_is_no_estimate() -> None:
+def test_without_the_size_of_the_data_there_is_no_estimate():
     assert runtime_estimate.total([fake_results.BASE], lambda name: None) is None
     assert runtime_estimate.duration_text(None) == "unknown"
 
@@ -73,11 +73,11 @@ def test_without_the_size_of_the_data_there_is_no_estimate() -> None:
         (4e4, "11 h"),
     ],
 )
-def test_durations_are_in_the_unit_that_people_would_use(seconds: float, words: str) -> None:
+def test_durations_are_in_the_unit_that_people_would_use(seconds, words):
     assert runtime_estimate.duration_text(seconds) == words
 
 
-def test_the_cost_of_a_study_is_training_and_the_measured_rates() -> None:
+def test_the_cost_of_a_study_is_training_and_the_measured_rates():
     outline = load_outline("quickstart", ROOT / "studies")
     runs = catalog.runs(outline).values()
     training = runtime_estimate.total(runs, describe)
@@ -97,13 +97,13 @@ def test_the_cost_of_a_study_is_training_and_the_measured_rates() -> None:
     assert here == ways[0].partition("submitted, ")[2]
 
 
-def test_the_cost_of_unknown_data_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cost_of_unknown_data_is_refused(monkeypatch):
     monkeypatch.setattr(catalog, "headers", lambda settings: lambda name: None)
     with pytest.raises(ConfigError, match="quickstart: the size of its data is not known yet"):
         list(cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True))
 
 
-def test_states_on_the_disk_are_those_of_the_clients_that_are_drawn() -> None:
+def test_states_on_the_disk_are_those_of_the_clients_that_are_drawn():
     training = dataclasses.replace(fake_results.BASE.training, rounds=3, sample_rate=0.4)
     base = dataclasses.replace(
         fake_results.BASE,
@@ -124,7 +124,7 @@ def test_states_on_the_disk_are_those_of_the_clients_that_are_drawn() -> None:
     assert both == pytest.approx(2 * drawn * head)
 
 
-def test_a_job_requests_the_memory_of_its_largest_file(tmp_path: Path) -> None:
+def test_a_job_requests_the_memory_of_its_largest_file(tmp_path):
     small, large = (tmp_path / name for name in ("small.npz", "large.npz"))
     small.write_bytes(b"")
     with large.open("wb") as file:
@@ -134,7 +134,7 @@ def test_a_job_requests_the_memory_of_its_largest_file(tmp_path: Path) -> None:
     assert cost.megabytes_of_process(str(large)) == 6000
 
 
-def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu() -> None:
+def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu():
     settings = dataclasses.replace(config.load(), device="cuda", processes=2)
     known = list(cost.lines("feddpa_table4", settings, cluster=True))[-1]
     cells = catalog.runs(load_outline("feddpa_table4", ROOT / "studies")).values()

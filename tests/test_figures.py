@@ -23,7 +23,7 @@ from pflpipe.cells import Cell, Partition
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.methods import registry as methods
 from pflpipe.report import statistics, tidy
-from pflpipe.report.figures import clients, registry, style
+from pflpipe.report.figures import clients, kinds, style
 from pflpipe.study import documents
 from pflpipe.study import figures as drawings
 from pflpipe.study.study_spec import Chosen, Drawing, Row, Study
@@ -79,7 +79,7 @@ def draw(kind: str, study: Study, folder: Path, **options: Any) -> Figure:
     tidy.write(table(study, folder), results / "tables" / f"{study.name}.csv")
     drawing = Drawing(kind, kind, **options)
     with matplotlib.rc_context(fname=style.SHEET):
-        return registry.draw(study, drawing, results, folder / "data")
+        return kinds.draw(study, drawing, results, folder / "data")
 
 
 IN_PRINT = {"dp_fedavg": "DP-FedAvg", "feddpa": "FedDPA"}
@@ -117,11 +117,9 @@ def dots(figure: Figure, panel: int = 0) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "width"), [*((kind, 3.3) for kind in sorted(registry.KINDS)), ("cost", 6.7)]
+    ("kind", "width"), [*((kind, 3.3) for kind in sorted(kinds.KINDS)), ("cost", 6.7)]
 )
-def test_no_label_overlaps_another_or_leaves_the_figure(
-    kind: str, width: float, crowd: tuple[Study, Path]
-) -> None:
+def test_no_label_overlaps_another_or_leaves_the_figure(kind, width, crowd):
     figure = draw(kind, *crowd, width=width)
     assert figure.get_figwidth() == width
     assert boxes.check(figure) > 6
@@ -129,9 +127,7 @@ def test_no_label_overlaps_another_or_leaves_the_figure(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["privacy_utility", "ranks", "gains", "cost", "soundness"])
-def test_every_method_has_a_row_with_a_name_of_its_own(
-    kind: str, crowd: tuple[Study, Path]
-) -> None:
+def test_every_method_has_a_row_with_a_name_of_its_own(kind, crowd):
     names = rows(draw(kind, *crowd))
     assert len(set(names)) == len(names)
     expected = {"privacy_utility": 21, "ranks": 18, "gains": 20, "cost": 21, "soundness": 1}
@@ -139,9 +135,7 @@ def test_every_method_has_a_row_with_a_name_of_its_own(
 
 
 @pytest.mark.slow
-def test_no_two_named_curves_look_the_same_and_the_others_are_grey(
-    crowd: tuple[Study, Path],
-) -> None:
+def test_no_two_named_curves_look_the_same_and_the_others_are_grey(crowd):
     figure = draw("convergence", *crowd)
     (axes,) = figure.axes
     looks = [(line.get_color(), line.get_linestyle()) for line in axes.lines]
@@ -152,7 +146,7 @@ def test_no_two_named_curves_look_the_same_and_the_others_are_grey(
 
 
 @pytest.mark.slow
-def test_curves_of_some_clients_say_so(crowd: tuple[Study, Path]) -> None:
+def test_curves_of_some_clients_say_so(crowd):
     study, folder = crowd
     one = only(study, "dp_fedavg")
     for some, words in ((0, "model. Mean"), (5, "model; 5 clients, drawn once for a seed. Mean")):
@@ -167,9 +161,7 @@ def test_curves_of_some_clients_say_so(crowd: tuple[Study, Path]) -> None:
         assert words in " ".join(draw("convergence", few, folder).get_suptitle().split())
 
 
-def test_a_method_far_below_all_others_does_not_press_them_together(
-    tmp_path: Path,
-) -> None:
+def test_a_method_far_below_all_others_does_not_press_them_together(tmp_path):
     methods = ("local_only", "dp_fedavg", "fedper", "fedrep", "lg_fedavg", "feddpa")
     few = fake_results.study(seeds=(0, 1, 2), epsilons=(8.0,), methods=methods)
     fake_results.write(few, tmp_path)
@@ -182,7 +174,7 @@ def test_a_method_far_below_all_others_does_not_press_them_together(
         lower = frame.copy()
         lower.loc[lower["method"] == method, "personal_own"] -= 1000
         with matplotlib.rc_context(fname=style.SHEET):
-            return registry.draw(few, drawing, tmp_path, tmp_path, lower)
+            return kinds.draw(few, drawing, tmp_path, tmp_path, lower)
 
     far = drawn("fedrep")
     assert "Arrow: further to the left." in " ".join(far.get_suptitle().split())
@@ -203,15 +195,13 @@ def test_a_method_far_below_all_others_does_not_press_them_together(
     assert reference.axes[0].get_xlim()[0] < -1000
 
 
-def test_the_comparison_needs_no_more_than_what_docs_results_keeps_of_runs(
-    study: Study, folder: Path, tmp_path: Path
-) -> None:
+def test_the_comparison_needs_no_more_than_what_docs_results_keeps_of_runs(study, folder, tmp_path):
     few = only(study, "local_only", "dp_fedavg", "feddpa")
     drawing = Drawing("privacy_utility", "privacy_utility")
     kept = table(few, folder)
     kept = kept[[name for name in RUN_COLUMNS if name in kept]]
     with matplotlib.rc_context(fname=style.SHEET):
-        figure = registry.draw(few, drawing, tmp_path, tmp_path, kept)
+        figure = kinds.draw(few, drawing, tmp_path, tmp_path, kept)
     whole = draw("privacy_utility", few, folder)
     for panel in range(len(whole.axes)):
         assert rows(figure, panel) == rows(whole, panel)
@@ -222,15 +212,13 @@ def test_the_comparison_needs_no_more_than_what_docs_results_keeps_of_runs(
 
 
 @pytest.mark.slow
-def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
-    study: Study, folder: Path, tmp_path: Path
-) -> None:
+def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(study, folder, tmp_path):
     few, before = only(study, "fedavg", "dp_fedavg", "feddpa"), dict(matplotlib.rcParams)
     tidy.write(table(few, folder), folder / "results" / "tables" / f"{few.name}.csv")
     for kind, name in itertools.product(("privacy_utility", "partition"), "ab"):
         target = tmp_path / f"{kind}_{name}.png"
         drawing = Drawing(kind, kind, width=3.3)
-        registry.write(few, drawing, folder / "results", folder / "data", target)
+        kinds.write(few, drawing, folder / "results", folder / "data", target)
     assert dict(matplotlib.rcParams) == before, "drawing leaves matplotlib as it was"
     for kind, suffix in itertools.product(("privacy_utility", "partition"), ("png", "svg", "pdf")):
         first, second = ((tmp_path / f"{kind}_{name}.{suffix}").read_bytes() for name in "ab")
@@ -249,15 +237,13 @@ def test_the_same_results_give_the_same_bytes_with_real_text_at_the_width(
     assert sizes == {6.5, 8.0}
 
 
-def test_a_bare_figure_has_its_heading_and_its_note_in_a_text_beside_it(
-    study: Study, folder: Path, tmp_path: Path
-) -> None:
+def test_a_bare_figure_has_its_heading_and_its_note_in_a_text_beside_it(study, folder, tmp_path):
     few = only(study, "fedavg", "dp_fedavg", "feddpa")
     drawing, frame = Drawing("privacy_utility", "privacy_utility", width=3.3), table(few, folder)
     places = (few, drawing, folder / "results", folder / "data")
     with matplotlib.rc_context(fname=style.SHEET):
-        whole = registry.draw(*places, frame)
-    registry.write(*places, tmp_path / "a.png", frame, bare=True)
+        whole = kinds.draw(*places, frame)
+    kinds.write(*places, tmp_path / "a.png", frame, bare=True)
     text, svg = (tmp_path / "a.txt").read_text(), (tmp_path / "a.svg").read_text()
     said = f"{whole.get_suptitle()} {whole.get_supxlabel()}".replace("-\n", "-")
     assert text.split() == said.split()
@@ -270,16 +256,12 @@ def test_a_bare_figure_has_its_heading_and_its_note_in_a_text_beside_it(
 
 
 @pytest.mark.parametrize("kind", sorted({*drawings.KINDS} - {"ranks"}))
-def test_a_figure_has_a_heading_which_is_its_caption_where_it_is_bare(
-    kind: str, study: Study, folder: Path
-) -> None:
+def test_a_figure_has_a_heading_which_is_its_caption_where_it_is_bare(kind, study, folder):
     assert draw(kind, study, folder).get_suptitle()
 
 
 @pytest.mark.parametrize("kind", ["privacy_utility", "partition"])
-def test_a_line_says_that_no_epsilon_covers_what_is_measured(
-    kind: str, study: Study, folder: Path
-) -> None:
+def test_a_line_says_that_no_epsilon_covers_what_is_measured(kind, study, folder):
     chosen = Chosen(0, {"hyperparameters.tau": 0.4}, sets=3, runs=6)
     searched = dataclasses.replace(
         study, rows=tuple(dataclasses.replace(row, chosen=chosen) for row in study.rows)
@@ -300,9 +282,7 @@ def test_a_line_says_that_no_epsilon_covers_what_is_measured(
 # ---------------------------------------------------------------- the comparison
 
 
-def test_methods_stand_at_their_difference_to_the_reference_best_first(
-    study: Study, folder: Path
-) -> None:
+def test_methods_stand_at_their_difference_to_the_reference_best_first(study, folder):
     figure = draw("privacy_utility", study, folder)
     assert [axes.get_title("left") for axes in figure.axes] == ["ε = 2", "ε = 8"]
     marks = dots(figure, 1)
@@ -321,16 +301,14 @@ def test_methods_stand_at_their_difference_to_the_reference_best_first(
     assert f"{values(study, folder, 'feddpa', 8.0).mean():.1f}" in numbers
 
 
-def test_a_nominal_row_is_hollow_and_names_the_epsilon_that_holds(
-    study: Study, folder: Path
-) -> None:
+def test_a_nominal_row_is_hollow_and_names_the_epsilon_that_holds(study, folder):
     marks = dots(draw("privacy_utility", study, folder))
     hollow = [name for name, line in marks.items() if line.get_markerfacecolor() == "white"]
     assert hollow == ["FedDPA (official code) †\nhonest ε = ∞"]
     assert {"FedAvg\nno privacy", "Local only\nsends nothing", "DP-FedAvg"} < set(marks)
 
 
-def test_without_the_reference_accuracies_stand_for_themselves(study: Study, folder: Path) -> None:
+def test_without_the_reference_accuracies_stand_for_themselves(study, folder):
     few = only(study, "local_only", "feddpa")
     figure = draw("privacy_utility", few, folder)
     assert figure.axes[0].get_xlabel() == "accuracy (%)"
@@ -340,7 +318,7 @@ def test_without_the_reference_accuracies_stand_for_themselves(study: Study, fol
     assert [axes.get_title("left") for axes in alone.axes] == ["no privacy"]
 
 
-def test_a_figure_shows_what_its_study_chose(study: Study, folder: Path) -> None:
+def test_a_figure_shows_what_its_study_chose(study, folder):
     figure = draw(
         "privacy_utility", study, folder, methods=("feddpa",), where={"privacy.epsilon": [8]}
     )
@@ -352,7 +330,7 @@ def test_a_figure_shows_what_its_study_chose(study: Study, folder: Path) -> None
 
 
 @pytest.mark.slow
-def test_an_axis_of_the_study_gets_panels(study: Study, tmp_path: Path) -> None:
+def test_an_axis_of_the_study_gets_panels(study, tmp_path):
     cells = [
         dataclasses.replace(
             row.cell, partition=dataclasses.replace(row.cell.partition, alpha=alpha)
@@ -366,9 +344,7 @@ def test_an_axis_of_the_study_gets_panels(study: Study, tmp_path: Path) -> None:
     assert titles == ["ε = 2, α = 0.1", "ε = 8, α = 0.1", "ε = 2, α = 1", "ε = 8, α = 1"]
 
 
-def test_soundness_is_the_difference_of_the_published_version_to_the_certified_one(
-    study: Study, folder: Path
-) -> None:
+def test_soundness_is_the_difference_of_the_published_version_to_the_certified_one(study, folder):
     figure = draw("soundness", study, folder)
     frame = table(study, folder)
     published = frame[(frame["claim"] == "nominal") & (frame["epsilon_target"] == 8.0)]
@@ -381,8 +357,8 @@ def test_soundness_is_the_difference_of_the_published_version_to_the_certified_o
 
 
 def test_soundness_compares_a_version_with_the_certified_one_of_its_hyperparameters(
-    study: Study, tmp_path: Path
-) -> None:
+    study, tmp_path
+):
     own = only(study, "feddpa")
     cells = [cell for cell in own.cells if not cell.departures]
     others = [Row(dataclasses.replace(cell, hyperparameters={"tau": 0.1})) for cell in cells]
@@ -393,14 +369,12 @@ def test_soundness_compares_a_version_with_the_certified_one_of_its_hyperparamet
     frame.loc[frame["hyperparameters"].str.contains('"tau": 0.1'), "personal_own"] = 10.0
     drawing = Drawing("soundness", "soundness")
     with matplotlib.rc_context(fname=style.SHEET):
-        figure = registry.draw(both, drawing, tmp_path, tmp_path, frame)
+        figure = kinds.draw(both, drawing, tmp_path, tmp_path, frame)
     ((_, line),) = dots(figure).items()
     assert float(line.get_xdata()[0]) == pytest.approx(3.0)
 
 
-def test_an_interval_is_students_over_the_differences_at_the_same_seeds(
-    study: Study, folder: Path
-) -> None:
+def test_an_interval_is_students_over_the_differences_at_the_same_seeds(study, folder):
     figure = draw("privacy_utility", study, folder)
     own, base = (values(study, folder, name, 8.0) for name in ("feddpa", "dp_fedavg"))
     reach = 4.302652729911275 * (own - base).std(ddof=1) / 3**0.5  # t(0.975; 2)
@@ -411,7 +385,7 @@ def test_an_interval_is_students_over_the_differences_at_the_same_seeds(
     assert list(bar.get_xdata()) == pytest.approx([mean - reach, mean + reach])
 
 
-def test_ranks_are_those_of_certified_methods(study: Study, folder: Path) -> None:
+def test_ranks_are_those_of_certified_methods(study, folder):
     figure = draw("ranks", study, folder)
     assert {*rows(figure)} == {*IN_PRINT.values()}
     best = rows(figure)[0]
@@ -430,9 +404,7 @@ def test_ranks_are_those_of_certified_methods(study: Study, folder: Path) -> Non
             assert float(marks[name].get_xdata()[0]) == rank
 
 
-def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(
-    study: Study, folder: Path
-) -> None:
+def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(study, folder):
     figure = draw("cost", study, folder)
     assert [axes.get_xlabel() for axes in figure.axes[:3]] == ["%", "MB", "seconds"]
     megabytes = {
@@ -454,7 +426,7 @@ def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(
     assert colours == {better: style.CERTIFIED, worse: style.PLAIN}, "both send as much"
 
 
-def test_gains_count_the_clients_that_are_better_off_than_alone(study: Study, folder: Path) -> None:
+def test_gains_count_the_clients_that_are_better_off_than_alone(study, folder):
     figure = draw("gains", study, folder)
     scores = {
         name: pd.read_csv(folder / f"results/scores/tiny/{name}.csv")
@@ -488,7 +460,7 @@ def test_gains_count_the_clients_that_are_better_off_than_alone(study: Study, fo
 
 
 @pytest.mark.slow
-def test_accuracy_by_round_is_the_mean_over_seeds(study: Study, folder: Path) -> None:
+def test_accuracy_by_round_is_the_mean_over_seeds(study, folder):
     figure = draw("convergence", study, folder)
     assert [axes.get_title("left") for axes in figure.axes] == ["ε = 2", "ε = 8"]
     for line in figure.axes[0].lines:
@@ -498,9 +470,7 @@ def test_accuracy_by_round_is_the_mean_over_seeds(study: Study, folder: Path) ->
 
 
 @pytest.mark.slow
-def test_the_bar_of_a_named_curve_is_the_range_of_its_seeds_in_the_last_round(
-    study: Study, tmp_path: Path
-) -> None:
+def test_the_bar_of_a_named_curve_is_the_range_of_its_seeds_in_the_last_round(study, tmp_path):
     part = only(study, "dp_fedavg")
     results = fake_results.write(part, tmp_path)
     for cell, accuracy in zip(part.cells, (50.0, 60.0, 85.0) * 2, strict=True):
@@ -530,7 +500,7 @@ def test_the_bar_of_a_named_curve_is_the_range_of_its_seeds_in_the_last_round(
 
 
 @pytest.mark.slow
-def test_the_curves_that_a_study_names_stand_out(study: Study, folder: Path) -> None:
+def test_the_curves_that_a_study_names_stand_out(study, folder):
     figure = draw("convergence", study, folder, strong=("fedavg",))
     axes = figure.axes[0]
     shown = [text.get_text() for text in figure.legends[0].get_texts()]
@@ -542,7 +512,7 @@ def test_the_curves_that_a_study_names_stand_out(study: Study, folder: Path) -> 
 @pytest.mark.parametrize(
     "odd", [("", "nan", "inf", "0.0", "-inf", "1e300", "-1.0"), ("1.0", "nan", "inf", "", "2.0")]
 )
-def test_no_value_of_rounds_csv_crashes_a_figure(odd: tuple[str, ...], tmp_path: Path) -> None:
+def test_no_value_of_rounds_csv_crashes_a_figure(odd, tmp_path):
     study = fake_results.study(
         seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg", "fedavg"), base=evaluated()
     )
@@ -566,7 +536,7 @@ def test_no_value_of_rounds_csv_crashes_a_figure(odd: tuple[str, ...], tmp_path:
 
 
 @pytest.mark.slow
-def test_missing_accuracies_leave_gaps(study: Study, folder: Path, tmp_path: Path) -> None:
+def test_missing_accuracies_leave_gaps(study, folder, tmp_path):
     part = only(study, "dp_fedavg", "feddpa")
     results = fake_results.write(part, tmp_path)
     file = results / "scores" / "tiny" / "feddpa.csv"
@@ -587,15 +557,13 @@ def test_missing_accuracies_leave_gaps(study: Study, folder: Path, tmp_path: Pat
         ("privacy_utility", ("local_only",), "accuracy"),
     ],
 )
-def test_a_figure_with_nothing_to_show_says_what_it_needs(
-    kind: str, names: tuple[str, ...], words: str, study: Study, folder: Path
-) -> None:
+def test_a_figure_with_nothing_to_show_says_what_it_needs(kind, names, words, study, folder):
     metric = "personal_new" if kind in ("privacy_utility", "convergence") else "personal_own"
     with pytest.raises(DataError, match=rf"figure {kind} of study tiny.*{words}"):
         draw(kind, only(study, *names), folder, metric=metric)
 
 
-def test_only_what_runs_can_show_is_a_figure_of_a_study_without_a_block() -> None:
+def test_only_what_runs_can_show_is_a_figure_of_a_study_without_a_block():
     assert [drawing.name for drawing in drawings.read({}, "f", fake_results.study().rows)] == [
         "privacy_utility",
         "soundness",
@@ -605,7 +573,7 @@ def test_only_what_runs_can_show_is_a_figure_of_a_study_without_a_block() -> Non
     ]
     many = fake_results.study(seeds=range(5), base=evaluated())
     every = {drawing.name for drawing in drawings.read({}, "f", many.rows)}
-    assert every == set(drawings.KINDS) == set(registry.KINDS)
+    assert every == set(drawings.KINDS) == set(kinds.KINDS)
 
 
 def document(**figures: Any) -> dict[str, Any]:
@@ -615,7 +583,7 @@ def document(**figures: Any) -> dict[str, Any]:
     }
 
 
-def test_the_block_of_a_study_chooses_and_names_its_figures() -> None:
+def test_the_block_of_a_study_chooses_and_names_its_figures():
     rows = fake_results.study().rows
     block = {
         "at_8": {"kind": "privacy_utility", "width": 3.3, "where": {"privacy.epsilon": [8]}},
@@ -644,16 +612,12 @@ def test_the_block_of_a_study_chooses_and_names_its_figures() -> None:
         ({"cost": {"where": {"privacy.epsilom": [8]}}}, r"figures.cost.where.*privacy.epsilon"),
     ],
 )
-def test_a_block_that_names_what_there_is_not_is_one_clear_line(
-    given: dict[str, Any], words: str
-) -> None:
+def test_a_block_that_names_what_there_is_not_is_one_clear_line(given, words):
     with pytest.raises(ConfigError, match=words):
         drawings.read(document(**given), "f", fake_results.study().rows)
 
 
-def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than_the_width() -> (
-    None
-):
+def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than_the_width():
     schema = documents.schema()["$defs"]["figures"]
     known = schema["additionalProperties"]["properties"]
     assert tuple(known["width"]["enum"]) == style.WIDTHS
@@ -673,9 +637,7 @@ def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "numbered"), [(10, True), (100, False)])
-def test_the_partition_figure_counts_every_example_of_every_client(
-    clients: int, numbered: bool, tmp_path: Path
-) -> None:
+def test_the_partition_figure_counts_every_example_of_every_client(clients, numbered, tmp_path):
     base: Cell = dataclasses.replace(
         fake_results.BASE,
         partition=dataclasses.replace(fake_results.BASE.partition, clients=clients),
@@ -696,7 +658,7 @@ def test_the_partition_figure_counts_every_example_of_every_client(
     )
 
 
-def test_the_partition_figure_counts_natural_users(tmp_path: Path) -> None:
+def test_the_partition_figure_counts_natural_users(tmp_path):
     natural: Cell = dataclasses.replace(fake_results.BASE, partition=Partition("natural"))
     study = fake_results.study(seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg",), base=natural)
     fake_results.write(study, tmp_path)
@@ -704,6 +666,6 @@ def test_the_partition_figure_counts_natural_users(tmp_path: Path) -> None:
     assert title == "digits: natural, 12 clients, seed 0"
 
 
-def test_a_missing_partition_is_one_clear_line(study: Study, tmp_path: Path) -> None:
+def test_a_missing_partition_is_one_clear_line(study, tmp_path):
     with pytest.raises(DataError, match=r"does not exist; .*snakemake"):
         draw("partition", study, tmp_path)

@@ -95,9 +95,7 @@ def sources() -> dict[str, Case]:
 
 
 @pytest.mark.pipeline
-def test_every_format_and_task_goes_from_its_file_to_a_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_format_and_task_goes_from_its_file_to_a_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     test_workflow.write_project(tmp_path)
     cases = sources()

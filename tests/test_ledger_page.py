@@ -127,7 +127,7 @@ def rows_of(text: str, method: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_ten_lines_say_what_holds_what_does_not_and_what_it_costs(frame: pd.DataFrame) -> None:
+def test_ten_lines_say_what_holds_what_does_not_and_what_it_costs(frame):
     changed = frame.copy()
     own = (changed["method"] == "feddpa") & (changed["epsilon_target"] == 2.0)
     changed.loc[own & (changed["claim"] == "nominal"), "personal_own"] = 80.0
@@ -164,14 +164,14 @@ def test_ten_lines_say_what_holds_what_does_not_and_what_it_costs(frame: pd.Data
 
 
 @pytest.mark.slow
-def test_a_method_is_shown_with_what_it_does_as_published_in_words(frame: pd.DataFrame) -> None:
+def test_a_method_is_shown_with_what_it_does_as_published_in_words(frame):
     words = about(text_of(frame), "feddpa")
     assert all(DEPARTURES[name] in words for name in OFFICIAL)
     assert words.count("(official code)") == 3
     assert "no ε holds: a client's raw model sets its weight" in about(text_of(frame), "dp_fedsim")
 
 
-def test_published_and_sound_stand_together_with_what_each_is_worth(frame: pd.DataFrame) -> None:
+def test_published_and_sound_stand_together_with_what_each_is_worth(frame):
     rows = rows_of(text_of(frame), "feddpa")
     assert [row[:8] for row in rows[:2]] == [
         ["ε = 2, δ = 0.001", "published: paper", "nominal", "2 (nominal)", "∞", "∞", "∞", "∞"],
@@ -180,7 +180,7 @@ def test_published_and_sound_stand_together_with_what_each_is_worth(frame: pd.Da
     assert [row[0] for row in rows] == ["ε = 2, δ = 0.001", "", "ε = 8, δ = 0.001", ""]
 
 
-def test_the_cost_is_the_mean_difference_of_the_same_seeds(frame: pd.DataFrame) -> None:
+def test_the_cost_is_the_mean_difference_of_the_same_seeds(frame):
     changed = frame[(frame["method"] == "feddpa") & (frame["epsilon_target"] == 2.0)].copy()
     published, sound = changed["claim"] == "nominal", changed["claim"] == "certified"
     changed.loc[published, ["seed", "personal_own"]] = [[2, 90.0], [0, 80.0], [1, 70.0]]
@@ -191,7 +191,7 @@ def test_the_cost_is_the_mean_difference_of_the_same_seeds(frame: pd.DataFrame) 
     assert rows_of(text_of(changed), "feddpa")[1][-2] == "+1.0 ± 0.0 (2 of 3)"
 
 
-def test_what_was_not_run_is_called_so_and_counted_where_it_can_be(frame: pd.DataFrame) -> None:
+def test_what_was_not_run_is_called_so_and_counted_where_it_can_be(frame):
     rows = rows_of(text_of(frame), "dp_fedsim")
     assert rows[0][1:] == ["published: not run", "nominal", "2 (nominal)", "∞", "counted, not run"]
     assert rows[1][1] == "sound: strict"
@@ -201,9 +201,7 @@ def test_what_was_not_run_is_called_so_and_counted_where_it_can_be(frame: pd.Dat
     assert alone[1][1] == "sound: not run"
 
 
-def test_a_published_run_is_compared_with_the_sound_one_of_the_same_settings(
-    frame: pd.DataFrame,
-) -> None:
+def test_a_published_run_is_compared_with_the_sound_one_of_the_same_settings(frame):
     base = frame[(frame["method"] == "feddpa") & (frame["epsilon_target"] == 2.0)].copy()
     base["personal_own"] = [73.0 if claim == "nominal" else 70.0 for claim in base["claim"]]
     wide = base.assign(clip_norm=3.0, personal_own=50.0)
@@ -220,14 +218,14 @@ def test_a_published_run_is_compared_with_the_sound_one_of_the_same_settings(
     ]
 
 
-def test_methods_that_depart_in_nothing_have_a_table_of_their_own(frame: pd.DataFrame) -> None:
+def test_methods_that_depart_in_nothing_have_a_table_of_their_own(frame):
     header, *rows = tables(text_of(frame))[1]
     assert [row[0] for row in rows] == ["dp_fedavg", "dp_fedavg"]
     assert [row[header.index("printed ε")] for row in rows] == ["2", "8"]
     assert all(row[header.index("claim")] == "certified" for row in rows)
 
 
-def test_every_setting_has_a_part_of_its_own(frame: pd.DataFrame) -> None:
+def test_every_setting_has_a_part_of_its_own(frame):
     text = text_of(pd.concat([frame, frame.assign(alpha=1.0), frame.assign(study="other")]))
     headings = dict(re.findall(r'<h2 id="([\w-]+)">(.*?)</h2>', text))
     assert re.findall(r'<a href="#([\w-]+)">', text) == list(headings)[2:]
@@ -243,7 +241,7 @@ def test_every_setting_has_a_part_of_its_own(frame: pd.DataFrame) -> None:
 # ---------------------------------------------------------------- the audit
 
 
-def test_an_audit_says_which_claim_it_refuted_and_what_it_showed(frame: pd.DataFrame) -> None:
+def test_an_audit_says_which_claim_it_refuted_and_what_it_showed(frame):
     words = about(text_of(frame), "feddpa")
     for sentence in (
         "Noisy sums: ε = 8 (nominal) at δ = 0.02 REFUTED; one client moves a release 10.4 times "
@@ -258,9 +256,7 @@ def test_an_audit_says_which_claim_it_refuted_and_what_it_showed(frame: pd.DataF
     assert about(text_of(frame), "dp_fedsim").count("release: none") == 2
 
 
-def test_methods_whose_releases_are_alike_share_the_words_of_their_audit(
-    frame: pd.DataFrame,
-) -> None:
+def test_methods_whose_releases_are_alike_share_the_words_of_their_audit(frame):
     more = pd.concat(
         [
             frame,
@@ -282,9 +278,7 @@ def test_methods_whose_releases_are_alike_share_the_words_of_their_audit(
     ]
 
 
-def test_an_audit_of_a_release_holds_for_it_however_its_noise_was_calibrated(
-    frame: pd.DataFrame,
-) -> None:
+def test_an_audit_of_a_release_holds_for_it_however_its_noise_was_calibrated(frame):
     fewer = AUDITS.iloc[[1]].assign(departures="data_size_weights+update_against_global")
     assert "REFUTED" in about(text_of(frame, fewer), "feddpa")
     assert "REFUTED" not in about(text_of(frame, AUDITS.iloc[[0, 3]]), "feddpa")
@@ -293,9 +287,7 @@ def test_an_audit_of_a_release_holds_for_it_however_its_noise_was_calibrated(
 # ---------------------------------------------------------------- every number
 
 
-def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget(
-    frame: pd.DataFrame,
-) -> None:
+def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget(frame):
     text = text_of(frame)
     header, *rows = tables(text)[-1]
     assert [(row[0], row[2]) for row in rows] == [
@@ -336,7 +328,7 @@ def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget
     ]
 
 
-def test_of_the_seeds_the_worst_number_counts(frame: pd.DataFrame) -> None:
+def test_of_the_seeds_the_worst_number_counts(frame):
     changed = frame[(frame["method"] == "dp_fedavg") & (frame["epsilon_target"] == 2.0)].copy()
     changed["epsilon_central"] = [2.0, 2.004, 1.0]
     changed["noise_multiplier_effective"] = [9.0, 8.3399, 10.0]
@@ -345,7 +337,7 @@ def test_of_the_seeds_the_worst_number_counts(frame: pd.DataFrame) -> None:
     assert row[header.index("σ, central")] == "8.33"
 
 
-def test_the_cost_of_a_search_names_its_runs(frame: pd.DataFrame) -> None:
+def test_the_cost_of_a_search_names_its_runs(frame):
     changed = frame[frame["method"] == "dp_fedavg"].assign(epsilon_with_search=5.5, search_runs=6)
     assert [row[-5] for row in tables(text_of(changed))[-1][1:]] == ["5.5 (6 runs)"] * 2
     assert ("with the search", "ε is at most 5.5 if its runs are counted") in summary(
@@ -353,7 +345,7 @@ def test_the_cost_of_a_search_names_its_runs(frame: pd.DataFrame) -> None:
     )
 
 
-def test_a_search_on_other_clients_has_no_epsilon_and_says_why(frame: pd.DataFrame) -> None:
+def test_a_search_on_other_clients_has_no_epsilon_and_says_why(frame):
     changed = frame[frame["method"] == "dp_fedavg"].assign(
         search_runs=6, search_not_counted="its clients were others"
     )
@@ -365,7 +357,7 @@ def test_a_search_on_other_clients_has_no_epsilon_and_says_why(frame: pd.DataFra
 # ---------------------------------------------------------------- promises of the whole page
 
 
-def test_the_page_says_that_no_epsilon_covers_what_is_measured(frame: pd.DataFrame) -> None:
+def test_the_page_says_that_no_epsilon_covers_what_is_measured(frame):
     words, own = (
         " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(one))).split())
         for one in (frame, frame.assign(dataset="my_rows"))
@@ -376,7 +368,7 @@ def test_the_page_says_that_no_epsilon_covers_what_is_measured(frame: pd.DataFra
     assert "hyper-parameters were chosen on validation data; no ε covers that choice" in words
 
 
-def test_a_nominal_epsilon_never_stands_without_its_mark(frame: pd.DataFrame) -> None:
+def test_a_nominal_epsilon_never_stands_without_its_mark(frame):
     changed = (
         frame.copy()
     )  # a budget that no certified row has, so that its number can only be the nominal one
@@ -392,13 +384,13 @@ def test_a_nominal_epsilon_never_stands_without_its_mark(frame: pd.DataFrame) ->
         ) or words == "ε = 3.21, δ = 0.001"  # what the study asked for
 
 
-def test_words_of_a_study_are_escaped(frame: pd.DataFrame) -> None:
+def test_words_of_a_study_are_escaped(frame):
     text = text_of(frame.assign(variant="<b>a & b</b>"))
     assert "<b>a" not in text
     assert "&lt;b&gt;a &amp; b" in text
 
 
-def test_the_page_is_one_file_that_loads_nothing(frame: pd.DataFrame) -> None:
+def test_the_page_is_one_file_that_loads_nothing(frame):
     text = text_of(frame)
     assert re.findall(r"<script[^>]*>", text) == ["<script>"]  # which sorts and filters tables
     assert not re.search(r"<link|<img|https?://|url\(|import|fetch|XMLHttpRequest", text)
@@ -408,12 +400,12 @@ def test_the_page_is_one_file_that_loads_nothing(frame: pd.DataFrame) -> None:
     assert "nan" not in re.sub(r"<[^>]*>", " ", text).lower().split()
 
 
-def test_studies_without_privacy_have_a_page_too(frame: pd.DataFrame) -> None:
+def test_studies_without_privacy_have_a_page_too(frame):
     text = text_of(frame[frame["claim"] == "none"], AUDITS.iloc[:0])
     assert "No private method was run." in text
 
 
-def test_a_given_multiplier_is_the_budget(frame: pd.DataFrame) -> None:
+def test_a_given_multiplier_is_the_budget(frame):
     changed = frame[frame["epsilon_target"] == 2.0].assign(
         epsilon_target=None, epsilon_nominal=None, noise_multiplier=0.3
     )
@@ -422,7 +414,7 @@ def test_a_given_multiplier_is_the_budget(frame: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_writes_the_page_of_tables_on_disk(tmp_path: Path) -> None:
+def test_the_script_writes_the_page_of_tables_on_disk(tmp_path):
     study = fake_results.study(methods=("dp_fedavg", "feddpa!"), seeds=(0,))
     results = fake_results.write(study, tmp_path)
     write_study(study, results, tmp_path / "tiny.csv")
@@ -439,7 +431,7 @@ def test_the_script_writes_the_page_of_tables_on_disk(tmp_path: Path) -> None:
     assert len(tables(text)[-1]) == 1 + 4  # the second table's row is of the same study
 
 
-def test_a_table_of_another_version_is_one_clear_line(tmp_path: Path) -> None:
+def test_a_table_of_another_version_is_one_clear_line(tmp_path):
     (tmp_path / "old.csv").write_text("study,method\nx,feddpa\n")
     with pytest.raises(DataError, match=r"old.csv has other columns.*delete that file"):
         ledger_page.write([tmp_path / "old.csv"], tmp_path, TEMPLATE, tmp_path / "ledger.html")

@@ -46,7 +46,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     return study, folder
 
 
-def test_no_page_calls_an_error_an_accuracy_or_a_percentage(errors: tuple[Study, Path]) -> None:
+def test_no_page_calls_an_error_an_accuracy_or_a_percentage(errors):
     study, folder = errors
     frame = tidy.stored(study, folder / "results")
     results = folder / "results"
@@ -68,14 +68,12 @@ def test_no_page_calls_an_error_an_accuracy_or_a_percentage(errors: tuple[Study,
     assert "on the clients' own test data: mean squared error (less is better)." in texts[1]
 
 
-def test_mlflow_says_which_error_its_columns_have(errors: tuple[Study, Path]) -> None:
+def test_mlflow_says_which_error_its_columns_have(errors):
     note = mlflow_runs.experiment_note(errors[0])
     assert "`personal_own` and the like: mean squared error (less is better)." in note
 
 
-def test_a_comparison_of_errors_says_what_is_compared_and_refuses_an_accuracy(
-    errors: tuple[Study, Path],
-) -> None:
+def test_a_comparison_of_errors_says_what_is_compared_and_refuses_an_accuracy(errors):
     study, folder = errors
     found = list(compare.lines("tiny:fedrep", "tiny:fedper", folder / "results"))
     assert found[3].startswith("personal_own, mean squared error (less is better): A | B |")
@@ -85,9 +83,7 @@ def test_a_comparison_of_errors_says_what_is_compared_and_refuses_an_accuracy(
         list(compare.lines("tiny", "classes", folder / "results"))
 
 
-def test_a_method_far_worse_than_all_others_does_not_press_their_errors_together(
-    errors: tuple[Study, Path],
-) -> None:
+def test_a_method_far_worse_than_all_others_does_not_press_their_errors_together(errors):
     study, folder = errors
     frame = tidy.stored(study, folder / "results")
     frame.loc[frame["method"] == "fedrep", "personal_own"] += 1000
@@ -100,7 +96,7 @@ def test_a_method_far_worse_than_all_others_does_not_press_their_errors_together
     assert arrow.get_xdata()[0] == axes.get_xlim()[1] < 1000
 
 
-def test_curves_of_errors_end_above_those_with_a_name(errors: tuple[Study, Path]) -> None:
+def test_curves_of_errors_end_above_those_with_a_name(errors):
     study, folder = errors
     far = next(row.run for row in study.rows if row.cell.method == "fedrep")
     file = folder / "results/runs" / far / "rounds.csv"
@@ -117,7 +113,7 @@ def test_curves_of_errors_end_above_those_with_a_name(errors: tuple[Study, Path]
     assert figure.axes[0].get_ylim()[1] < 100
 
 
-def test_the_partition_figure_of_numbers_has_no_classes(errors: tuple[Study, Path]) -> None:
+def test_the_partition_figure_of_numbers_has_no_classes(errors):
     study, folder = errors
     figure = kinds.draw(
         study, Drawing("partition", "partition"), folder / "results", folder / "data"
@@ -127,9 +123,7 @@ def test_the_partition_figure_of_numbers_has_no_classes(errors: tuple[Study, Pat
     assert sum(patch.get_height() for patch in axes.patches) == 600
 
 
-def test_a_ranking_of_errors_names_the_metric_and_shows_the_digits_that_differ(
-    errors: tuple[Study, Path],
-) -> None:
+def test_a_ranking_of_errors_names_the_metric_and_shows_the_digits_that_differ(errors):
     study, folder = errors
     few = dataclasses.replace(
         study, rows=tuple(row for row in study.rows if row.cell.method == "fedrep")

@@ -92,9 +92,7 @@ def page(uri: str) -> Iterator[Page]:
         yield page
 
 
-def test_the_printed_address_opens_the_runs_with_accuracy_claim_and_epsilon(
-    page: Page, uri: str
-) -> None:
+def test_the_printed_address_opens_the_runs_with_accuracy_claim_and_epsilon(page, uri):
     page.goto(uri)
     row = page.locator(".ag-row", has=page.get_by_text("dp_fedavg eps=8", exact=True)).first
     number = row.get_attribute("row-index")
@@ -107,7 +105,7 @@ def test_the_printed_address_opens_the_runs_with_accuracy_claim_and_epsilon(
     assert page.get_by_text("Error loading shared view").count() == 0
 
 
-def test_settings_are_filtered_and_two_are_compared(page: Page, uri: str) -> None:
+def test_settings_are_filtered_and_two_are_compared(page, uri):
     page.goto(uri)
     page.get_by_text("study digits").wait_for()
     for name in ("fedavg eps=inf", "local_only no eps", "dp_fedavg eps=8", "feddpa eps=2"):
@@ -128,7 +126,7 @@ def test_settings_are_filtered_and_two_are_compared(page: Page, uri: str) -> Non
     page.get_by_text("personal_own", exact=True).first.wait_for()
 
 
-def test_accuracy_by_round_is_a_curve(page: Page, uri: str) -> None:
+def test_accuracy_by_round_is_a_curve(page, uri):
     page.goto(uri)
     page.get_by_text("dp_fedavg eps=8", exact=True).click()
     page.get_by_role("tab", name="Model metrics").click()
@@ -139,7 +137,7 @@ def test_accuracy_by_round_is_a_curve(page: Page, uri: str) -> None:
     assert len(re.findall(r"[ML]|(?<=\d),", curve.get_attribute("d"))) >= 4
 
 
-def test_files_of_the_study_are_shown_where_the_folder_is_now(page: Page, uri: str) -> None:
+def test_files_of_the_study_are_shown_where_the_folder_is_now(page, uri):
     page.goto("about:blank")  # MLflow remembers the filter of the page that it is on
     page.goto(f"{uri}&searchFilter=tags.level%20%3D%20%27study%27")
     page.get_by_text("study digits").click()

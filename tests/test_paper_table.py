@@ -98,9 +98,7 @@ def shown(
 
 
 @pytest.mark.slow
-def test_rows_have_the_papers_names_and_order_and_ours_come_last(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_rows_have_the_papers_names_and_order_and_ours_come_last(study, made):
     reversed_names = dict(reversed(NAMES.items()))
     table = paper_table.table(study, dataclasses.replace(LAYOUT, names=reversed_names), made)
     names = [
@@ -116,9 +114,7 @@ def test_rows_have_the_papers_names_and_order_and_ours_come_last(
     assert any("The last rows are ours" in note for note in table.notes)
 
 
-def test_the_caption_says_that_no_epsilon_covers_what_is_measured(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_the_caption_says_that_no_epsilon_covers_what_is_measured(study, made):
     caption = paper_table.table(study, LAYOUT, made).caption
     assert caption.endswith(
         "are diagnostics: the experimenter's own measurements on public data, covered by no ε."
@@ -132,9 +128,7 @@ def test_the_caption_says_that_no_epsilon_covers_what_is_measured(
     )
 
 
-def test_means_and_deviations_stand_in_the_column_of_their_run(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_means_and_deviations_stand_in_the_column_of_their_run(study, made):
     changed = made.copy()
     changed.loc[
         (changed["method"] == "dp_fedavg") & (changed["epsilon_target"] == 8.0), "personal_common"
@@ -144,14 +138,14 @@ def test_means_and_deviations_stand_in_the_column_of_their_run(
     assert found["FedDPA & co_1 (50%)"] == ("**63.0 ± 1.0 ↑3.0**", "63.0 ± 1.0")
 
 
-def test_a_method_without_privacy_stands_in_every_column(study: Study, made: pd.DataFrame) -> None:
+def test_a_method_without_privacy_stands_in_every_column(study, made):
     found = shown(study, made)
     assert found["local_only"] == ("40.0 ± 1.0",) * 2
     assert found["local_only – ε"] == ("–", "–")
     assert found["fedavg – ε"] == ("∞", "∞")
 
 
-def test_columns_of_two_conditions_are_grouped_by_the_first(tmp_path: Path) -> None:
+def test_columns_of_two_conditions_are_grouped_by_the_first(tmp_path):
     base = fake_results.study(seeds=[0], epsilons=[2.0], methods=["dp_fedavg"])
     rows = []
     for epsilon in (8.0, 2.0):
@@ -203,7 +197,7 @@ def test_columns_of_two_conditions_are_grouped_by_the_first(tmp_path: Path) -> N
     assert "±" not in markdown(table), "one seed has no deviation"
 
 
-def test_a_place_without_a_run_stays_empty(study: Study, made: pd.DataFrame) -> None:
+def test_a_place_without_a_run_stays_empty(study, made):
     keep = [
         not (row.cell.method == "feddpa" and not row.variant and row.cell.privacy.epsilon == 8.0)
         for row in study.rows
@@ -219,9 +213,7 @@ def test_a_place_without_a_run_stays_empty(study: Study, made: pd.DataFrame) -> 
 # ---------------------------------------------------------------- the three promises
 
 
-def test_a_nominal_epsilon_has_its_mark_and_the_honest_one_below_it(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_a_nominal_epsilon_has_its_mark_and_the_honest_one_below_it(study, made):
     changed = made.copy()
     chosen = (changed["claim"] == "nominal") & (changed["epsilon_target"] == 8.0)
     changed.loc[chosen, "epsilon_central"] = [31.2, 40.44, 38.0]
@@ -244,9 +236,7 @@ def test_a_nominal_epsilon_has_its_mark_and_the_honest_one_below_it(
         assert all(re.search(r"honest (ε|\$\\varepsilon\$)", rows[place + 1]) for place in places)
 
 
-def test_rows_of_another_claim_or_budget_win_nothing_from_each_other(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_rows_of_another_claim_or_budget_win_nothing_from_each_other(study, made):
     found = shown(study, made)
     assert found["FedDPA & co_1 (50%) (official code) [nominal]"] == ("80.0 ± 1.0",) * 2
     keep = [
@@ -273,9 +263,7 @@ def test_rows_of_another_claim_or_budget_win_nothing_from_each_other(
     ] == ("63.0 ± 1.0",)
 
 
-def test_a_nominal_row_without_a_claimed_number_has_the_honest_one_alone(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_a_nominal_row_without_a_claimed_number_has_the_honest_one_alone(study, made):
     changed = made.copy()
     changed.loc[changed["claim"] == "nominal", "epsilon_nominal"] = None
     found = shown(study, changed)
@@ -284,9 +272,7 @@ def test_a_nominal_row_without_a_claimed_number_has_the_honest_one_alone(
     assert not any("nominal ε" in key for key in found)
 
 
-def test_lines_that_the_seeds_do_not_tell_apart_are_not_bold_and_gain_nothing(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_lines_that_the_seeds_do_not_tell_apart_are_not_bold_and_gain_nothing(study, made):
     changed = made.copy()
     chosen = changed["method"] == "dp_fedavg"
     changed.loc[chosen, "personal_common"] = changed.loc[chosen, "seed"].map({0: 63, 1: 61, 2: 62})
@@ -295,13 +281,13 @@ def test_lines_that_the_seeds_do_not_tell_apart_are_not_bold_and_gain_nothing(
     assert found["FedDPA & co_1 (50%)"] == ("63.0 ± 1.0",) * 2
 
 
-def test_nothing_is_bold_with_two_seeds(study: Study, made: pd.DataFrame) -> None:
+def test_nothing_is_bold_with_two_seeds(study, made):
     two = dataclasses.replace(study, rows=tuple(row for row in study.rows if row.cell.seed < 2))
     found = shown(two, made[made["seed"] < 2])
     assert not any("**" in text or "↑" in text for line in found.values() for text in line)
 
 
-def test_a_diverged_run_is_marked_with_its_round(study: Study, made: pd.DataFrame) -> None:
+def test_a_diverged_run_is_marked_with_its_round(study, made):
     changed = made.copy()
     first, second, _ = changed.index[
         (changed["method"] == "dp_fedavg") & (changed["epsilon_target"] == 8.0)
@@ -319,9 +305,7 @@ def test_a_diverged_run_is_marked_with_its_round(study: Study, made: pd.DataFram
 # ---------------------------------------------------------------- printed numbers and costs
 
 
-def test_the_papers_number_stands_in_brackets_below_ours_and_is_called_so(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_the_papers_number_stands_in_brackets_below_ours_and_is_called_so(study, made):
     changed = made.copy()
     for epsilon, value in ((2.0, 71.92), (8.0, 73.0)):
         chosen = (changed["method"] == "dp_fedavg") & (changed["epsilon_target"] == epsilon)
@@ -338,9 +322,7 @@ def test_the_papers_number_stands_in_brackets_below_ours_and_is_called_so(
     assert not any("FedDPA, Table 1" in note for note in own.notes)
 
 
-def test_seconds_and_megabytes_per_round_are_best_when_least(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_seconds_and_megabytes_per_round_are_best_when_least(study, made):
     changed = made.copy()
     changed["rounds"] = 4
     changed.loc[changed["method"] == "dp_fedavg", ["train_seconds", "upload_bytes_per_round"]] = [
@@ -361,9 +343,7 @@ def test_seconds_and_megabytes_per_round_are_best_when_least(
 
 
 @pytest.mark.slow
-def test_every_quantity_that_the_schema_allows_can_be_shown(
-    study: Study, made: pd.DataFrame
-) -> None:
+def test_every_quantity_that_the_schema_allows_can_be_shown(study, made):
     from pflpipe.study import documents
 
     allowed = documents.schema()["$defs"]["layout"]["properties"]["metric"]["enum"]
@@ -376,9 +356,7 @@ def test_every_quantity_that_the_schema_allows_can_be_shown(
 
 
 @pytest.mark.slow
-def test_both_tables_are_in_the_markdown_and_the_tex_file(
-    study: Study, results: Path, tmp_path: Path
-) -> None:
+def test_both_tables_are_in_the_markdown_and_the_tex_file(study, results, tmp_path):
     write_study(study, results, tmp_path / "tiny.csv")
     text = (tmp_path / "tiny.md").read_text()
     assert text.index("**tiny**: ") < text.index("**tiny\\_printed**: ")
@@ -388,7 +366,7 @@ def test_both_tables_are_in_the_markdown_and_the_tex_file(
     assert "printed" not in (tmp_path / "plain.md").read_text()
 
 
-def test_the_tex_table_is_escaped_and_balanced(study: Study, made: pd.DataFrame) -> None:
+def test_the_tex_table_is_escaped_and_balanced(study, made):
     changed = made.copy()
     changed.loc[
         changed["method"] == "dp_fedavg", ["diverged_round", "paper_value", "paper_metric"]
@@ -443,7 +421,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 ROWS = {"dp_fedavg": "DP-FedAvg", "feddpa": "FedDPA"}
 
 
-def test_a_study_says_its_layout(load) -> None:
+def test_a_study_says_its_layout(load):
     study = load(
         axes={"privacy.epsilon": [2, 8]},
         layout={"columns": ["privacy.epsilon"], "metric": "personal_own", "rows": ROWS},
@@ -463,7 +441,7 @@ def test_a_study_says_its_layout(load) -> None:
     assert load().layout is None
 
 
-def test_the_paper_block_gives_names_and_metric_to_the_layout(load) -> None:
+def test_the_paper_block_gives_names_and_metric_to_the_layout(load):
     words = {
         "dataset": "cifar10",
         "model": {"name": "cnn_cifar"},
@@ -496,13 +474,13 @@ def test_the_paper_block_gives_names_and_metric_to_the_layout(load) -> None:
         ),
     ],
 )
-def test_a_layout_that_cannot_be_filled_is_refused_in_one_line(load, block, words) -> None:
+def test_a_layout_that_cannot_be_filled_is_refused_in_one_line(load, block, words):
     with pytest.raises(ConfigError, match=words) as error:
         load(axes={"privacy.epsilon": [2, 8]}, layout=block)
     assert "\n" not in str(error.value)
 
 
-def test_a_layout_of_conditions_that_no_run_has_is_refused(load) -> None:
+def test_a_layout_of_conditions_that_no_run_has_is_refused(load):
     with pytest.raises(ConfigError, match="conditions that apply to a run"):
         load(
             methods=[{"name": "fedavg"}],

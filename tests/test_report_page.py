@@ -75,7 +75,7 @@ def items(text: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_report_asks_answers_and_shows(text: str, study: Study, results: Path) -> None:
+def test_the_report_asks_answers_and_shows(text, study, results):
     assert html.escape(QUESTION) in text
     frame = ledger_page.read(results / "tables" / "tiny.csv")
     said = list(sentences.of_study(study, frame))
@@ -93,9 +93,7 @@ def test_the_report_asks_answers_and_shows(text: str, study: Study, results: Pat
     assert re.findall(r'width="(\d+)"', part(text, "figures-tiny")) == ["643"]  # 6.7 inches
 
 
-def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_again(
-    text: str, results: Path
-) -> None:
+def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_again(text, results):
     frame = ledger_page.read(results / "tables" / "tiny.csv")
     for term, words in ledger_page.summary(frame, ledger_page.audited(frame, results)):
         assert f"<dt>{term}</dt><dd>{words}</dd>" in part(text, "ledger")
@@ -112,7 +110,7 @@ def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_aga
 
 
 @pytest.mark.slow
-def test_a_panel_of_conditions_has_sentences_of_its_own(study: Study, tmp_path: Path) -> None:
+def test_a_panel_of_conditions_has_sentences_of_its_own(study, tmp_path):
     few = [row for row in study.rows if row.cell.method in ("local_only", "dp_fedavg")]
     rows = tuple(
         dataclasses.replace(row, cell=dataclasses.replace(row.cell, partition=divided))
@@ -127,9 +125,7 @@ def test_a_panel_of_conditions_has_sentences_of_its_own(study: Study, tmp_path: 
     assert [sentence.partition(": ")[0] for sentence in said] == ["α = 0.1"] * 3 + ["α = 1"] * 3
 
 
-def test_a_report_without_a_figure_of_its_study_is_one_clear_line(
-    study: Study, results: Path, tmp_path: Path
-) -> None:
+def test_a_report_without_a_figure_of_its_study_is_one_clear_line(study, results, tmp_path):
     more = dataclasses.replace(study, figures=(Drawing("gains", "gains"),))
     with pytest.raises(DataError, match=r"gains.png does not exist"):
         report_page.write([more], results, ROOT, "", PAGES / "report.html", tmp_path / "x.html")
@@ -148,9 +144,7 @@ def chromium() -> Iterator[browser.Browser]:
 @pytest.mark.docs
 @pytest.mark.parametrize("width", browser.WIDTHS)
 @pytest.mark.parametrize("name", ["report", "ledger"])
-def test_a_page_is_no_wider_than_the_window_and_needs_no_network(
-    name: str, width: int, results: Path, chromium: browser.Browser
-) -> None:
+def test_a_page_is_no_wider_than_the_window_and_needs_no_network(name, width, results, chromium):
     with browser.opened(chromium, results / f"{name}.html", width) as (page, heard):
         assert heard == browser.Heard()
         assert browser.beyond(page) == []
@@ -172,9 +166,7 @@ def test_a_page_is_no_wider_than_the_window_and_needs_no_network(
 
 
 @pytest.mark.docs
-def test_the_reports_table_sorts_each_of_its_sections_and_is_whole_on_a_desk(
-    results: Path, chromium: browser.Browser
-) -> None:
+def test_the_reports_table_sorts_each_of_its_sections_and_is_whole_on_a_desk(results, chromium):
     with browser.opened(chromium, results / "report.html", browser.WIDTHS[1]) as (page, heard):
         assert browser.cut(page, "section .scroll") == []
         table = page.locator("section table").first

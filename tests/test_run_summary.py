@@ -54,7 +54,7 @@ def lines(
     return list(run_summary.lines([outline], config.load(), address, since))
 
 
-def test_the_best_rows_are_certified_ones_at_the_largest_budget(outline) -> None:
+def test_the_best_rows_are_certified_ones_at_the_largest_budget(outline):
     rows = [line for line in lines(outline) if "personal accuracy" in line]
     assert rows == [
         "  dp_fedavg: personal accuracy 61.0 ± 1.4 %, certified, ε = 8",
@@ -63,7 +63,7 @@ def test_the_best_rows_are_certified_ones_at_the_largest_budget(outline) -> None
     ]
 
 
-def test_unreviewed_rows_are_shown_beside_certified_ones_with_their_word(outline) -> None:
+def test_unreviewed_rows_are_shown_beside_certified_ones_with_their_word(outline):
     file = RESULTS / "tables" / f"{outline.name}.csv"
     frame = tidy.read(file)
     frame.loc[frame["method"] == "fedper", "claim"] = "unreviewed"
@@ -72,7 +72,7 @@ def test_unreviewed_rows_are_shown_beside_certified_ones_with_their_word(outline
     assert [row.split(", ")[1] for row in rows] == ["certified", "unreviewed", "certified"]
 
 
-def test_nominal_rows_are_shown_with_their_honest_epsilon_or_not_at_all(outline) -> None:
+def test_nominal_rows_are_shown_with_their_honest_epsilon_or_not_at_all(outline):
     assert "  warning: 4 of 18 rows state a nominal ε; read the honest one" in lines(outline)
     table(outline, claim="nominal", epsilon_central=40.0)
     rows = [line for line in lines(outline) if "personal accuracy" in line]
@@ -80,7 +80,7 @@ def test_nominal_rows_are_shown_with_their_honest_epsilon_or_not_at_all(outline)
     assert all("honest 40" in row for row in rows)
 
 
-def test_files_are_named_that_are_there(outline) -> None:
+def test_files_are_named_that_are_there(outline):
     assert lines(outline)[0] == "good: results/tables/good.md, .tex, .csv"
     assert not any("figures" in line or "MLflow" in line for line in lines(outline))
     (RESULTS / "figures/good").mkdir(parents=True)
@@ -110,7 +110,7 @@ def test_files_are_named_that_are_there(outline) -> None:
     assert any("not sent yet" in line for line in lines(outline))
 
 
-def test_warnings_of_this_time_are_repeated_and_many_are_counted(outline) -> None:
+def test_warnings_of_this_time_are_repeated_and_many_are_counted(outline):
     for number in range(run_summary.MOST + 2):
         file = run_summary.LOGS / f"train/{number}.log"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -121,12 +121,12 @@ def test_warnings_of_this_time_are_repeated_and_many_are_counted(outline) -> Non
     assert found[-1].startswith("and 1 more")
 
 
-def test_diverged_runs_are_counted(outline) -> None:
+def test_diverged_runs_are_counted(outline):
     table(outline, diverged_round=3)
     assert "  warning: 18 of 18 runs diverged to values that are not finite" in lines(outline)
 
 
-def test_an_epsilon_at_a_delta_of_one_over_m_is_warned_of(outline) -> None:
+def test_an_epsilon_at_a_delta_of_one_over_m_is_warned_of(outline):
     table(outline, clients=10)
     assert not any("in clear" in line for line in lines(outline))
     table(outline, clients=10, delta=0.5)
@@ -135,12 +135,12 @@ def test_an_epsilon_at_a_delta_of_one_over_m_is_warned_of(outline) -> None:
     )
 
 
-def test_a_table_of_another_version_costs_its_rows_and_no_more(outline) -> None:
+def test_a_table_of_another_version_costs_its_rows_and_no_more(outline):
     malformed.put("seeds", [0, 1, 2])(Path())
     found = lines(load_outline("good"))
     assert any("warning: " in line and "another version" in line for line in found)
 
 
-def test_a_study_without_a_table_is_not_mentioned(outline) -> None:
+def test_a_study_without_a_table_is_not_mentioned(outline):
     (RESULTS / "tables/good.csv").unlink()
     assert lines(outline) == []

@@ -36,7 +36,7 @@ def frame(**lines: Sequence[float]) -> pd.DataFrame:
 # ---------------------------------------------------------------- one difference
 
 
-def test_an_interval_is_students_over_the_seeds_means() -> None:
+def test_an_interval_is_students_over_the_seeds_means():
     """Golden numbers: differences 1, 2, 4, 3, 5 have mean 3 and standard error sqrt(2.5 / 5); the
     0.975 quantile of t with four degrees of freedom is 2.7764451 in every printed table, and
     P(|T| > 4.2426407) follows from its closed distribution function for four degrees."""
@@ -51,7 +51,7 @@ def test_an_interval_is_students_over_the_seeds_means() -> None:
     assert found.p == pytest.approx(1 - sine * (1 + (1 - sine**2) / 2))
 
 
-def test_pairs_are_those_of_the_seeds_that_both_have_in_any_order() -> None:
+def test_pairs_are_those_of_the_seeds_that_both_have_in_any_order():
     ten = series(*range(100, 110), seeds=range(10))
     five = series(103, 102, 100, 101, math.nan, seeds=[4, 2, 0, 1, 99])
     assert paired(ten, five) == paired(series(100, 101, 102, 104), series(100, 101, 102, 103))
@@ -59,19 +59,19 @@ def test_pairs_are_those_of_the_seeds_that_both_have_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("missing", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_not_finite_takes_its_seed_out(missing: float) -> None:
+def test_a_value_that_is_not_finite_takes_its_seed_out(missing):
     assert paired(series(1, 2, 4, missing), series(0, 0, 0, 0)).seeds == 3
 
 
 @pytest.mark.parametrize("values", [[], [5.0], [5.0, 5.1]])
-def test_fewer_than_three_seeds_tell_nothing(values: list[float]) -> None:
+def test_fewer_than_three_seeds_tell_nothing(values):
     found = paired(series(*values), series(*[0.0] * len(values)))
     assert (found.low, found.high, found.p, found.sign) == (-math.inf, math.inf, 1.0, 0)
     assert found.seeds == len(values)
     assert math.isnan(found.mean) == (not values)
 
 
-def test_equal_differences_are_a_point_and_a_rounding_error_is_none() -> None:
+def test_equal_differences_are_a_point_and_a_rounding_error_is_none():
     ours = series(0.1 + 0.2, 0.7, 0.8)
     assert paired(ours, series(0.3, 0.7, 0.8)) == Difference(0.0, 0.0, 0.0, 1.0, 3)
     assert paired(ours + 1, series(0.3, 0.7, 0.8)) == Difference(1.0, 1.0, 1.0, 0.0, 3)
@@ -84,8 +84,8 @@ def test_equal_differences_are_a_point_and_a_rounding_error_is_none() -> None:
 )
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_an_interval_holds_its_mean_turns_with_its_sides_and_excludes_0_where_p_says_so(
-    values: list[float], shift: float, alpha: float
-) -> None:
+    values, shift, alpha
+):
     ours, theirs = series(*values), series(*[shift] * len(values))
     found, turned = paired(ours, theirs, alpha), paired(theirs, ours, alpha)
     assert found.low <= found.mean <= found.high
@@ -95,7 +95,7 @@ def test_an_interval_holds_its_mean_turns_with_its_sides_and_excludes_0_where_p_
 
 
 @pytest.mark.slow
-def test_95_of_100_intervals_cover_the_truth_although_clients_of_a_run_share_its_noise() -> None:
+def test_95_of_100_intervals_cover_the_truth_although_clients_of_a_run_share_its_noise():
     """Runs of two lines: a seed's luck common to both, noise common to a run's clients, and fifty
     clients. An interval over clients would cover it in a fraction of the studies."""
     rng = np.random.default_rng(0)
@@ -127,7 +127,7 @@ def rejected_by_holm(p: np.ndarray, alpha: float = 0.05) -> np.ndarray:
     return out
 
 
-def test_adjusted_intervals_exclude_0_where_holm_rejects_and_nowhere_else() -> None:
+def test_adjusted_intervals_exclude_0_where_holm_rejects_and_nowhere_else():
     rng = np.random.default_rng(1)
     seen = set()
     for _ in range(12):
@@ -145,7 +145,7 @@ def test_adjusted_intervals_exclude_0_where_holm_rejects_and_nowhere_else() -> N
     assert seen == {True, False}
 
 
-def test_after_the_first_line_that_is_not_rejected_none_is() -> None:
+def test_after_the_first_line_that_is_not_rejected_none_is():
     """Twice the same p of 0.03: at the second line's own level of 0.05 it would be rejected."""
     t = 3.2976297  # of four degrees of freedom, two-sided p = 0.03
     line = np.array([-2, -1, 1, 0, 2]) + t * math.sqrt(2.5 / 5)
@@ -153,13 +153,13 @@ def test_after_the_first_line_that_is_not_rejected_none_is() -> None:
     assert [(one.sign, one.p) for one in found.values()] == [(0, pytest.approx(0.06))] * 2
 
 
-def test_one_line_is_not_adjusted_and_none_is_no_error() -> None:
+def test_one_line_is_not_adjusted_and_none_is_no_error():
     values = frame(a=(3, 4, 6))
     assert against(values, series(0, 0, 0)) == {"a": paired(values["a"], series(0, 0, 0))}
     assert against(values[[]], series(0, 0, 0)) == {}
 
 
-def test_who_is_not_distinguishable_from_the_largest_mean_is_kept() -> None:
+def test_who_is_not_distinguishable_from_the_largest_mean_is_kept():
     values = frame(
         low=(10, 20, 30, 40, 50), top=(15, 25, 36, 45, 54), near=(12, 29, 33, 47, 50), one=(99,)
     )
@@ -177,7 +177,7 @@ def test_who_is_not_distinguishable_from_the_largest_mean_is_kept() -> None:
     assert alone.decided
 
 
-def test_a_leader_leads_on_the_seeds_that_all_have() -> None:
+def test_a_leader_leads_on_the_seeds_that_all_have():
     """The extra seeds of one line are easy ones, which is no merit of it."""
     few = {"a": series(10, 20, 30), "b": series(11, 21, 31)}
     many = {**few, "a": series(10, 20, 30, 90, 90)}
@@ -197,12 +197,12 @@ def test_a_leader_leads_on_the_seeds_that_all_have() -> None:
         pd.DataFrame(),
     ],
 )
-def test_there_is_no_contest_without_two_lines_and_three_common_seeds(values: pd.DataFrame) -> None:
+def test_there_is_no_contest_without_two_lines_and_three_common_seeds(values):
     assert contest(values) is None
 
 
 @pytest.mark.slow
-def test_the_truly_best_line_is_kept_in_95_of_100_studies() -> None:
+def test_the_truly_best_line_is_kept_in_95_of_100_studies():
     """The hardest case: ten lines that are equally good, so that the data choose a leader."""
     rng = np.random.default_rng(2)
     studies = 120
@@ -214,7 +214,7 @@ def test_the_truly_best_line_is_kept_in_95_of_100_studies() -> None:
     assert kept / studies >= 0.91  # 0.95 less two standard errors
 
 
-def test_ranks_are_intervals_over_resampled_seeds() -> None:
+def test_ranks_are_intervals_over_resampled_seeds():
     values = frame(a=(9, 9, 9, 9), b=(2, 1, 2, 1), c=(1, 2, 1, 2), d=(0, 0, 0, 0), e=(99,))
     assert rank_intervals(values, "x") == {"a": (1, 1), "b": (2, 3), "c": (2, 3), "d": (4, 4)}
     assert rank_intervals(values.iloc[:2], "x") == {}
@@ -222,14 +222,14 @@ def test_ranks_are_intervals_over_resampled_seeds() -> None:
     assert rank_intervals(tied, "x") == {"a": (1, 2), "b": (1, 2), "c": (3, 3)}
 
 
-def test_ranks_are_the_same_every_time_and_in_any_order_of_rows() -> None:
+def test_ranks_are_the_same_every_time_and_in_any_order_of_rows():
     rng = np.random.default_rng(3)
     values = pd.DataFrame(rng.normal(size=(5, 60)))
     assert rank_intervals(values, "x") == rank_intervals(values.copy(), "x")
     assert len(set(rank_intervals(values, "x").values())) > 1
 
 
-def test_groups_of_a_tidy_table_become_columns_by_seed() -> None:
+def test_groups_of_a_tidy_table_become_columns_by_seed():
     rows = pd.DataFrame({"seed": [1, 0, 2], "x": [1.0, None, math.inf]}, dtype=object)
     groups = [Group("a", "", rows), Group("b", "", rows[:1])]
     found = comparison.table(groups, "x")

@@ -58,9 +58,7 @@ def lines_of(text: str, word: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(
-    study: Study, results: Path, tmp_path: Path
-) -> None:
+def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(study, results, tmp_path):
     write_study(study, results, tmp_path / "tiny.csv")
     header, *lines = (tmp_path / "tiny.csv").read_text().splitlines()
     assert header == (
@@ -79,9 +77,7 @@ def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(
     assert list(pd.read_csv(tmp_path / "tiny.csv")["cell"]) == [cell.id for cell in study.cells]
 
 
-def test_accuracies_are_unweighted_means_over_clients(
-    study: Study, results: Path, frame: pd.DataFrame
-) -> None:
+def test_accuracies_are_unweighted_means_over_clients(study, results, frame):
     scores = pd.read_csv(results / "scores" / "tiny" / "dp_fedavg.csv")
     row = frame[frame["method"] == "dp_fedavg"].iloc[0]
     mine = scores[scores["cell"] == row["cell"]]
@@ -93,9 +89,7 @@ NO_NEW = {"personal_new": None, "global_new": None}
 
 
 @pytest.mark.parametrize(("clients", "counted"), [(1, 1), (9, 1), (10, 1), (11, 2), (100, 10)])
-def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(
-    clients: int, counted: int
-) -> None:
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(clients, counted):
     values = [float((7 * client) % clients) for client in range(clients)]
     found = averages(
         pd.DataFrame({"personal_own": values}).assign(
@@ -105,7 +99,7 @@ def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(
     assert found["personal_own_worst_decile"] == sum(sorted(values)[:counted]) / counted
 
 
-def test_a_client_without_test_rows_is_left_out_of_the_mean() -> None:
+def test_a_client_without_test_rows_is_left_out_of_the_mean():
     frame = pd.DataFrame(
         {
             "personal_own": [50.0, math.nan, 70.0],
@@ -118,14 +112,14 @@ def test_a_client_without_test_rows_is_left_out_of_the_mean() -> None:
     assert averages(frame)["personal_own"] == 60.0
 
 
-def test_a_method_without_a_global_model_has_empty_global_columns(frame: pd.DataFrame) -> None:
+def test_a_method_without_a_global_model_has_empty_global_columns(frame):
     local = frame[frame["method"] == "local_only"]
     assert local[["global_own", "global_common"]].isna().all().all()
     assert local["personal_own"].notna().all()
 
 
 @pytest.mark.slow
-def test_infinite_epsilons_stay_inf_in_the_csv(study: Study, results: Path, tmp_path: Path) -> None:
+def test_infinite_epsilons_stay_inf_in_the_csv(study, results, tmp_path):
     write_study(study, results, tmp_path / "tiny.csv")
     rows = pd.read_csv(tmp_path / "tiny.csv", dtype=str, keep_default_na=False)
     nominal = rows[rows["claim"] == "nominal"]
@@ -137,9 +131,7 @@ def test_infinite_epsilons_stay_inf_in_the_csv(study: Study, results: Path, tmp_
     assert set(rows[rows["claim"] == "certified"]["departures"]) == {""}
 
 
-def test_the_ledger_of_a_row_is_that_of_its_plan(
-    study: Study, results: Path, frame: pd.DataFrame
-) -> None:
+def test_the_ledger_of_a_row_is_that_of_its_plan(study, results, frame):
     for cell, (_, row) in zip(study.cells, frame.iterrows(), strict=True):
         ledger = json.loads((results / "plans" / f"{cell.plan_id}.json").read_text())["ledger"]
         # This study deals no rows of declared users, and its data have a name.
@@ -149,7 +141,7 @@ def test_the_ledger_of_a_row_is_that_of_its_plan(
                 assert row[name] == wanted or (wanted is None and row[name] is None), name
 
 
-def test_what_a_method_is_worth_as_published_stands_in_every_row_of_it(frame: pd.DataFrame) -> None:
+def test_what_a_method_is_worth_as_published_stands_in_every_row_of_it(frame):
     assert set(frame[frame["claim"] == "none"]["epsilon_published"]) == {None}
     plain = frame[frame["method"] == "dp_fedavg"]
     assert list(plain["epsilon_published"]) == list(plain["epsilon_central"])
@@ -160,7 +152,7 @@ def test_what_a_method_is_worth_as_published_stands_in_every_row_of_it(frame: pd
     ) == {None}
 
 
-def test_what_is_published_is_read_from_the_plan_of_the_method_as_published(tmp_path: Path) -> None:
+def test_what_is_published_is_read_from_the_plan_of_the_method_as_published(tmp_path):
     training = dataclasses.replace(fake_results.BASE.training, batch_size=4)
     study = fake_results.study(
         seeds=(0,),
@@ -180,9 +172,7 @@ def test_what_is_published_is_read_from_the_plan_of_the_method_as_published(tmp_
         tidy(study, results)
 
 
-def test_a_table_is_read_back_as_it_was_made(
-    study: Study, results: Path, frame: pd.DataFrame
-) -> None:
+def test_a_table_is_read_back_as_it_was_made(study, results, frame):
     """Types included, so that whatever shows a number need not make the frame again."""
     again = stored(study, results)
     for name in COLUMNS:
@@ -191,19 +181,19 @@ def test_a_table_is_read_back_as_it_was_made(
 
 
 @pytest.mark.slow
-def test_words_that_look_like_numbers_stay_words(study: Study, tmp_path: Path) -> None:
+def test_words_that_look_like_numbers_stay_words(study, tmp_path):
     rows = [dataclasses.replace(row, variant="16") for row in study.rows]
     named = with_rows(study, rows)
     results = fake_results.write(named, tmp_path)
     assert set(stored(named, results)["variant"]) == {"16"}
 
 
-def test_the_table_of_another_version_of_a_study_is_refused(study: Study, results: Path) -> None:
+def test_the_table_of_another_version_of_a_study_is_refused(study, results):
     with pytest.raises(DataError, match="of another version of the study; delete that file"):
         stored(with_rows(study, study.rows[1:]), results)
 
 
-def test_the_cost_of_a_search_stands_in_the_rows_it_chose(tmp_path: Path) -> None:
+def test_the_cost_of_a_search_stands_in_the_rows_it_chose(tmp_path):
     chosen = Chosen(
         0, {"tau": 0.4}, sets=3, runs=6, epsilon=2.0, epsilon_with_search=5.5, delta=1e-3
     )
@@ -227,8 +217,8 @@ def test_the_cost_of_a_search_stands_in_the_rows_it_chose(tmp_path: Path) -> Non
     ],
 )
 def test_a_private_run_that_did_something_else_than_its_plan_is_no_row(
-    study: Study, results: Path, tmp_path: Path, change: dict[str, int | None], words: str
-) -> None:
+    study, results, tmp_path, change, words
+):
     tree = tmp_path / "results"
     shutil.copytree(results, tree)
     for method, stops in (("dp_fedavg", True), ("fedavg", False)):
@@ -247,7 +237,7 @@ def test_a_private_run_that_did_something_else_than_its_plan_is_no_row(
             tidy(study, tree)  # without privacy nothing is counted
 
 
-def test_hyperparameters_let_a_row_be_reproduced(frame: pd.DataFrame) -> None:
+def test_hyperparameters_let_a_row_be_reproduced(frame):
     text = frame[frame["method"] == "feddpa"]["hyperparameters"].iloc[0]
     assert (
         text == '{"lr": 0.5, "momentum": 0.0, "optimizer": "sgd", "tau": 0.4, "weight_decay": 0.0}'
@@ -256,8 +246,8 @@ def test_hyperparameters_let_a_row_be_reproduced(frame: pd.DataFrame) -> None:
 
 
 def test_training_transforms_and_a_precision_asked_for_are_part_of_a_row_and_of_the_caption(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     training = dataclasses.replace(
         fake_results.BASE.training, augment=("crop", "flip"), precision="bf16"
     )
@@ -271,16 +261,14 @@ def test_training_transforms_and_a_precision_asked_for_are_part_of_a_row_and_of_
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_method_calls_a_hyperparameter_like_a_setting_of_the_optimizer(name: str) -> None:
+def test_no_method_calls_a_hyperparameter_like_a_setting_of_the_optimizer(name):
     assert not {"optimizer", "lr", "momentum", "weight_decay", "augment", "precision"} & set(
         registry.check_hyperparameters(name, {})
     )
 
 
 @pytest.mark.slow
-def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(
-    study: Study, results: Path, tmp_path: Path
-) -> None:
+def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(study, results, tmp_path):
     tree = tmp_path / "results"
     shutil.copytree(results, tree)
     cell = study.cells[0]
@@ -299,7 +287,7 @@ def test_seconds_are_summed_and_speed_is_total_images_over_total_seconds(
         tidy(study, tree)
 
 
-def test_missing_results_are_one_clear_line(study: Study, results: Path, tmp_path: Path) -> None:
+def test_missing_results_are_one_clear_line(study, results, tmp_path):
     tree = tmp_path / "results"
     shutil.copytree(results, tree)
     scores = tree / "scores" / "tiny" / "fedavg.csv"
@@ -317,9 +305,7 @@ def test_missing_results_are_one_clear_line(study: Study, results: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_all_csv_joins_byte_for_byte_in_the_given_order(
-    study: Study, results: Path, tmp_path: Path
-) -> None:
+def test_all_csv_joins_byte_for_byte_in_the_given_order(study, results, tmp_path):
     write_study(study, results, tmp_path / "b.csv")
     write_study(with_rows(study, list(study.rows[:2])), results, tmp_path / "a.csv")
     join([tmp_path / "b.csv", tmp_path / "a.csv"], tmp_path / "all.csv")
@@ -329,7 +315,7 @@ def test_all_csv_joins_byte_for_byte_in_the_given_order(
     assert (tmp_path / "all.csv").read_text() == "".join([*first, *second[1:]])
 
 
-def test_all_csv_refuses_a_table_of_another_version(tmp_path: Path) -> None:
+def test_all_csv_refuses_a_table_of_another_version(tmp_path):
     (tmp_path / "old.csv").write_text("study,accuracy\nx,1\n")
     with pytest.raises(DataError, match=r"old.csv has other columns.*'accuracy'"):
         join([tmp_path / "old.csv"], tmp_path / "all.csv")
@@ -339,7 +325,7 @@ def test_all_csv_refuses_a_table_of_another_version(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- settings
 
 
-def test_a_setting_holds_all_seeds_and_nothing_else(study: Study) -> None:
+def test_a_setting_holds_all_seeds_and_nothing_else(study):
     for setting in layout(study).settings:
         rows = [study.rows[index].cell for index in setting.indices]
         assert [cell.seed for cell in rows] == [0, 1, 2]
@@ -347,9 +333,7 @@ def test_a_setting_holds_all_seeds_and_nothing_else(study: Study) -> None:
     assert sum(len(setting.indices) for setting in layout(study).settings) == len(study.rows)
 
 
-def test_an_axis_of_the_whole_study_is_a_column_and_one_of_a_method_is_part_of_its_label(
-    study: Study,
-) -> None:
+def test_an_axis_of_the_whole_study_is_a_column_and_one_of_a_method_is_part_of_its_label(study):
     rows = []
     for row in study.rows:
         for alpha in (0.1, 1.0):
@@ -371,7 +355,7 @@ def test_an_axis_of_the_whole_study_is_a_column_and_one_of_a_method_is_part_of_i
     assert "partition.alpha" not in plan.shared
 
 
-def test_a_method_without_privacy_belongs_to_every_panel_of_a_privacy_axis(study: Study) -> None:
+def test_a_method_without_privacy_belongs_to_every_panel_of_a_privacy_axis(study):
     rows = []
     for row in study.rows:
         for clip in (0.1, 0.5):
@@ -387,7 +371,7 @@ def test_a_method_without_privacy_belongs_to_every_panel_of_a_privacy_axis(study
     assert all(setting.belongs(facet) for setting in public for facet in plan.facets)
 
 
-def test_a_partition_axis_makes_a_panel_of_every_partition(study: Study) -> None:
+def test_a_partition_axis_makes_a_panel_of_every_partition(study):
     partitions = [
         study.cells[0].partition,
         dataclasses.replace(study.cells[0].partition, kind="iid", alpha=None),
@@ -403,7 +387,7 @@ def test_a_partition_axis_makes_a_panel_of_every_partition(study: Study) -> None
     ]
 
 
-def test_every_field_of_a_cell_can_be_an_axis(study: Study) -> None:
+def test_every_field_of_a_cell_can_be_an_axis(study):
     for field in dataclasses.fields(study.cells[0].partition):
         values = [Row(row.cell, row.variant) for row in study.rows]
         other = {"kind": "iid"}.get(field.name, 0.07)
@@ -419,7 +403,7 @@ def test_every_field_of_a_cell_can_be_an_axis(study: Study) -> None:
         assert len(layout(with_rows(study, values)).facets) == 2, field.name
 
 
-def test_a_fixed_noise_multiplier_is_a_budget_of_its_own(study: Study) -> None:
+def test_a_fixed_noise_multiplier_is_a_budget_of_its_own(study):
     rows = []
     for row in study.rows:
         for sigma in (0.5, 1.1):
@@ -434,11 +418,11 @@ def test_a_fixed_noise_multiplier_is_a_budget_of_its_own(study: Study) -> None:
     assert {setting.budget for setting in plan.settings} == {NO_PRIVACY, "σ = 0.5", "σ = 1.1"}
 
 
-def test_full_batches_are_called_so(study: Study, frame: pd.DataFrame) -> None:
+def test_full_batches_are_called_so(study, frame):
     assert "batch size all local data" in summarise(study, frame).caption
 
 
-def test_variants_and_per_method_learning_rates_are_named(study: Study) -> None:
+def test_variants_and_per_method_learning_rates_are_named(study):
     rows = []
     for row in study.rows:
         lr = 0.1 if row.cell.method == "feddpa" else 0.5
@@ -453,7 +437,7 @@ def test_variants_and_per_method_learning_rates_are_named(study: Study) -> None:
 # ---------------------------------------------------------------- the summary
 
 
-def test_a_nominal_epsilon_never_stands_without_its_mark(study: Study, frame: pd.DataFrame) -> None:
+def test_a_nominal_epsilon_never_stands_without_its_mark(study, frame):
     summary = summarise(study, frame)
     for text in (markdown(summary), latex(summary)):
         nominal = [
@@ -470,7 +454,7 @@ def privacy(rows: pd.DataFrame) -> str:
     return epsilon_text(Group("a method", "a budget", rows))
 
 
-def test_the_honest_epsilon_is_the_largest_over_the_seeds() -> None:
+def test_the_honest_epsilon_is_the_largest_over_the_seeds():
     rows = pd.DataFrame(
         {
             "claim": "nominal",
@@ -487,12 +471,12 @@ def test_the_honest_epsilon_is_the_largest_over_the_seeds() -> None:
 
 @given(st.floats(1e-4, 1e6))
 @settings(derandomize=True, deadline=None)
-def test_a_printed_epsilon_is_never_smaller_than_the_true_one(epsilon: float) -> None:
+def test_a_printed_epsilon_is_never_smaller_than_the_true_one(epsilon):
     printed = float(round_up(epsilon))
     assert epsilon * (1 - 2e-6) <= printed <= epsilon * 1.0101
 
 
-def test_special_epsilons_are_words() -> None:
+def test_special_epsilons_are_words():
     assert [round_up(value) for value in (None, math.inf, 0.0, 2.0, 1.9999999)] == [
         "unknown",
         "∞",
@@ -502,19 +486,19 @@ def test_special_epsilons_are_words() -> None:
     ]
 
 
-def test_without_privacy_epsilon_is_infinite_unless_nothing_is_sent(frame: pd.DataFrame) -> None:
+def test_without_privacy_epsilon_is_infinite_unless_nothing_is_sent(frame):
     assert privacy(frame[frame["method"] == "fedavg"]) == "∞"
     assert privacy(frame[frame["method"] == "local_only"]) == "–"
 
 
-def test_mean_and_standard_deviation_over_seeds_are_the_usual_ones() -> None:
+def test_mean_and_standard_deviation_over_seeds_are_the_usual_ones():
     assert mean_text([70.0, 72.0, 74.0], 3) == "72.0 ± 2.0"
     assert mean_text([70.0], 1) == "70.0"
     assert mean_text([70.0, 72.0], 3) == "71.0 ± 1.4 (2 of 3)"
     assert mean_text([], 3) == "–"
 
 
-def test_one_seed_prints_no_deviation(study: Study, frame: pd.DataFrame) -> None:
+def test_one_seed_prints_no_deviation(study, frame):
     one = with_rows(study, [row for row in study.rows if row.cell.seed == 0])
     text = markdown(summarise(one, frame[frame["seed"] == 0]))
     table = lines_of(text, "|")
@@ -529,9 +513,7 @@ def bold(study: Study, frame: pd.DataFrame) -> set[tuple[str, str]]:
     return {(line[0].text, line[2].text.split()[0]) for line in lines if line[own].bold}
 
 
-def test_bold_is_the_best_and_nothing_where_the_seeds_separate_nothing(
-    study: Study, frame: pd.DataFrame
-) -> None:
+def test_bold_is_the_best_and_nothing_where_the_seeds_separate_nothing(study, frame):
     changed = frame.copy()
     for method, at_2, at_8 in (
         ("dp_fedavg", (70, 75, 80), (70, 75, 80)),
@@ -549,7 +531,7 @@ def test_bold_is_the_best_and_nothing_where_the_seeds_separate_nothing(
     )
 
 
-def test_nothing_is_bold_with_fewer_than_three_seeds(study: Study, frame: pd.DataFrame) -> None:
+def test_nothing_is_bold_with_fewer_than_three_seeds(study, frame):
     two = with_rows(study, [row for row in study.rows if row.cell.seed < 2])
     assert bold(two, frame[frame["seed"] < 2]) == set()
     # One line that lacks a seed is never bold, and the others need no value of it.
@@ -560,7 +542,7 @@ def test_nothing_is_bold_with_fewer_than_three_seeds(study: Study, frame: pd.Dat
     assert not {line for line in bold(study, changed) if line[1] == "8"}
 
 
-def test_bold_is_the_best_of_the_same_budget_and_claim(study: Study, frame: pd.DataFrame) -> None:
+def test_bold_is_the_best_of_the_same_budget_and_claim(study, frame):
     changed = frame.copy()
     for method, claim, value in (
         ("feddpa", "certified", 75.0),
@@ -581,7 +563,7 @@ def test_bold_is_the_best_of_the_same_budget_and_claim(study: Study, frame: pd.D
     )
 
 
-def test_rows_are_grouped_by_budget_and_ranked_within(study: Study, frame: pd.DataFrame) -> None:
+def test_rows_are_grouped_by_budget_and_ranked_within(study, frame):
     summary = summarise(study, frame)
     budgets = [section[0][2].text for section in summary.sections]
     assert budgets == [
@@ -597,7 +579,7 @@ def test_rows_are_grouped_by_budget_and_ranked_within(study: Study, frame: pd.Da
         assert means == sorted(means, reverse=True)
 
 
-def test_a_diverged_run_is_marked_with_its_round(study: Study, frame: pd.DataFrame) -> None:
+def test_a_diverged_run_is_marked_with_its_round(study, frame):
     changed = frame.copy()
     first = changed.index[(changed["method"] == "dp_fedavg") & (changed["epsilon_target"] == 8.0)][
         0
@@ -613,7 +595,7 @@ def test_a_diverged_run_is_marked_with_its_round(study: Study, frame: pd.DataFra
     assert "† diverged: dp\\_fedavg (ε = 8) seed 0 in round 3 (12 uploads not finite)" in text
 
 
-def test_what_does_not_vary_is_said_once_in_the_caption(study: Study, frame: pd.DataFrame) -> None:
+def test_what_does_not_vary_is_said_once_in_the_caption(study, frame):
     caption = summarise(study, frame).caption
     for words in (
         "digits",
@@ -631,7 +613,7 @@ def test_what_does_not_vary_is_said_once_in_the_caption(study: Study, frame: pd.
     assert "transforms" not in caption
 
 
-def test_the_papers_number_stands_beside_ours(study: Study, frame: pd.DataFrame) -> None:
+def test_the_papers_number_stands_beside_ours(study, frame):
     changed = frame.copy()
     changed.loc[changed["method"] == "dp_fedavg", ["paper_value", "paper_metric"]] = [
         71.92,
@@ -652,9 +634,7 @@ def test_the_papers_number_stands_beside_ours(study: Study, frame: pd.DataFrame)
     assert "71.92 (personal common)" in markdown(mixed)
 
 
-def test_the_caption_says_that_no_epsilon_covers_what_is_measured(
-    study: Study, frame: pd.DataFrame
-) -> None:
+def test_the_caption_says_that_no_epsilon_covers_what_is_measured(study, frame):
     table = summarise(study, frame)
     for text in (markdown(table), latex(table)):
         plain = text.replace(r"$\varepsilon$", "ε")
@@ -677,15 +657,11 @@ def test_the_caption_says_that_no_epsilon_covers_what_is_measured(
 @pytest.mark.parametrize(
     ("title", "words"), [("A study.", "A study. Shared"), ("Which one?", "Which one? Shared")]
 )
-def test_the_title_ends_the_captions_first_sentence_once(
-    study: Study, frame: pd.DataFrame, title: str, words: str
-) -> None:
+def test_the_title_ends_the_captions_first_sentence_once(study, frame, title, words):
     assert summarise(dataclasses.replace(study, title=title), frame).caption.startswith(words)
 
 
-def test_after_a_search_the_caption_says_that_no_epsilon_covers_the_choice(
-    study: Study, frame: pd.DataFrame
-) -> None:
+def test_after_a_search_the_caption_says_that_no_epsilon_covers_the_choice(study, frame):
     chosen = Chosen(0, {"hyperparameters.tau": 0.4}, sets=3, runs=6)
     rows = [
         dataclasses.replace(row, chosen=chosen if row.cell.method == "feddpa" else None)
@@ -700,18 +676,14 @@ def test_after_a_search_the_caption_says_that_no_epsilon_covers_the_choice(
     assert "accounted for" not in text
 
 
-def test_a_study_without_privacy_says_nothing_about_adjacency(
-    study: Study, frame: pd.DataFrame
-) -> None:
+def test_a_study_without_privacy_says_nothing_about_adjacency(study, frame):
     public = with_rows(study, [row for row in study.rows if row.cell.privacy.mechanism == "none"])
     summary = summarise(public, frame[frame["claim"] == "none"])
     assert "adjacency" not in summary.caption
     assert not any("nominal" in note or "Certified" in note for note in summary.notes)
 
 
-def test_guarantees_of_one_budget_name_the_rows_they_belong_to(
-    study: Study, frame: pd.DataFrame
-) -> None:
+def test_guarantees_of_one_budget_name_the_rows_they_belong_to(study, frame):
     assert any(
         note.startswith("Certified ε = 2: noise multiplier")
         for note in summarise(study, frame).notes
@@ -734,9 +706,7 @@ def test_guarantees_of_one_budget_name_the_rows_they_belong_to(
 
 
 @pytest.mark.slow
-def test_the_plans_warnings_are_printed_under_the_table(
-    study: Study, results: Path, tmp_path: Path
-) -> None:
+def test_the_plans_warnings_are_printed_under_the_table(study, results, tmp_path):
     tree = tmp_path / "results"
     shutil.copytree(results, tree)
     path = tree / "plans" / f"{study.cells[-1].plan_id}.json"
@@ -752,7 +722,7 @@ def test_the_plans_warnings_are_printed_under_the_table(
 # ---------------------------------------------------------------- LaTeX
 
 
-def test_the_tex_table_is_balanced(study: Study, frame: pd.DataFrame) -> None:
+def test_the_tex_table_is_balanced(study, frame):
     text = latex(summarise(study, frame))
     bare = re.sub(r"\\[\\{}&%$#_]", "", text)
     assert bare.count("{") == bare.count("}")
@@ -767,8 +737,8 @@ def test_the_tex_table_is_balanced(study: Study, frame: pd.DataFrame) -> None:
 
 
 def test_the_tex_table_names_methods_as_print_does_and_the_other_tables_have_their_keys(
-    study: Study, results: Path, tmp_path: Path
-) -> None:
+    study, results, tmp_path
+):
     write_study(study, results, tmp_path / "tiny.csv")
     texts = {kind: (tmp_path / f"tiny.{kind}").read_text() for kind in ("tex", "md", "csv")}
     names = {cell.method: registry.of(cell).about.title for cell in study.cells}
@@ -780,7 +750,7 @@ def test_the_tex_table_names_methods_as_print_does_and_the_other_tables_have_the
         assert f",{key}," in texts["csv"]
 
 
-def test_characters_that_latex_would_trip_over_are_escaped() -> None:
+def test_characters_that_latex_would_trip_over_are_escaped():
     assert tex_escape("a_b & 50% {x} #1 $ ~ ^ \\") == (
         r"a\_b \& 50\% \{x\} \#1 \$ \textasciitilde{} \textasciicircum{} \textbackslash{}"
     )
@@ -807,7 +777,7 @@ def missing_of_latex(folder: Path) -> str:
     return "; ".join(["pdflatex cannot compile a table", *errors]) if printed else ""
 
 
-def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> None:
+def test_the_tex_table_compiles(study, results, tmp_path):
     if why := missing_of_latex(tmp_path):
         pytest.skip(reason=why)
     study = dataclasses.replace(study, title="50% of a_b & c #1: α ≤ 1")
@@ -815,7 +785,7 @@ def test_the_tex_table_compiles(study: Study, results: Path, tmp_path: Path) -> 
     assert compiled(tmp_path, r"\input{tiny}") == ""
 
 
-def test_a_latex_without_booktabs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_latex_without_booktabs_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert missing_of_latex(tmp_path) == "no pdflatex on this machine"
     program, error = tmp_path / "pdflatex", "! LaTeX Error: File booktabs.sty not found."
@@ -824,5 +794,5 @@ def test_a_latex_without_booktabs_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert missing_of_latex(tmp_path) == f"pdflatex cannot compile a table; {error}"
 
 
-def test_the_columns_are_unique() -> None:
+def test_the_columns_are_unique():
     assert len(set(COLUMNS)) == len(COLUMNS) == 65

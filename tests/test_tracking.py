@@ -100,7 +100,7 @@ def shown(tree: Path) -> World:
 
 
 @pytest.mark.slow
-def test_two_studies_may_meet_on_a_fresh_database(tree: Path) -> None:
+def test_two_studies_may_meet_on_a_fresh_database(tree):
     results = tree / "results"
     for name in ("first", "second"):
         assert len(World(tree, small(name)).runs()) == 2
@@ -108,7 +108,7 @@ def test_two_studies_may_meet_on_a_fresh_database(tree: Path) -> None:
     assert not (tree / "mlruns").exists()
 
 
-def test_a_run_holds_parameters_metrics_per_round_scores_and_files(shown: World) -> None:
+def test_a_run_holds_parameters_metrics_per_round_scores_and_files(shown):
     cell = shown.study.cells[1]
     run, client = shown.runs()[cell.id], shown.client()
     assert run.info.status == "FINISHED"
@@ -132,9 +132,7 @@ def test_a_run_holds_parameters_metrics_per_round_scores_and_files(shown: World)
     assert shown.files(run) == {"run.json", "rounds.csv"}
 
 
-def test_a_run_whose_settings_a_search_chose_says_that_no_epsilon_covers_the_choice(
-    shown: World,
-) -> None:
+def test_a_run_whose_settings_a_search_chose_says_that_no_epsilon_covers_the_choice(shown):
     words = [shown.runs()[cell.id].data.tags.get("chosen") for cell in shown.study.cells]
     assert words == [
         None,
@@ -142,7 +140,7 @@ def test_a_run_whose_settings_a_search_chose_says_that_no_epsilon_covers_the_cho
     ]
 
 
-def test_values_that_are_not_finite_are_named_in_a_tag(shown: World) -> None:
+def test_values_that_are_not_finite_are_named_in_a_tag(shown):
     run = shown.runs()[shown.study.cells[0].id]
     history = shown.client().get_metric_history(run.info.run_id, "loss")
     assert [metric.step for metric in history] == [1, 2]
@@ -150,7 +148,7 @@ def test_values_that_are_not_finite_are_named_in_a_tag(shown: World) -> None:
     assert run.data.tags["not_finite"] == "loss from round 3, signal_to_noise from round 1"
 
 
-def test_runs_can_be_told_by_the_words_of_the_tables(shown: World) -> None:
+def test_runs_can_be_told_by_the_words_of_the_tables(shown):
     client = shown.client()
     experiment = client.get_experiment_by_name(shown.study.name).experiment_id
 
@@ -164,7 +162,7 @@ def test_runs_can_be_told_by_the_words_of_the_tables(shown: World) -> None:
     assert names("tags.level = 'study'") == {"study shown"}
 
 
-def test_an_experiment_says_that_no_epsilon_covers_what_is_measured(world: World) -> None:
+def test_an_experiment_says_that_no_epsilon_covers_what_is_measured(world):
     world.sync()
     client = world.client()
     found = client.get_experiment_by_name(world.study.name)
@@ -180,7 +178,7 @@ def test_an_experiment_says_that_no_epsilon_covers_what_is_measured(world: World
     )
 
 
-def test_accuracies_by_round_arrive_once_each(tmp_path: Path) -> None:
+def test_accuracies_by_round_arrive_once_each(tmp_path):
     training = dataclasses.replace(fake_results.BASE.training, evaluate_every=2)
     study = fake_results.study(
         seeds=(0,), epsilons=(2.0,), base=dataclasses.replace(fake_results.BASE, training=training)
@@ -192,7 +190,7 @@ def test_accuracies_by_round_arrive_once_each(tmp_path: Path) -> None:
         assert "personal_own" not in entry.tags.get("not_finite", "")
 
 
-def test_more_than_a_thousand_metrics_arrive(tree: Path) -> None:
+def test_more_than_a_thousand_metrics_arrive(tree):
     base = dataclasses.replace(
         fake_results.BASE, training=dataclasses.replace(fake_results.BASE.training, rounds=120)
     )
@@ -213,7 +211,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 # ---------------------------------------------------------------- settings and their seeds
 
 
-def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path: Path) -> None:
+def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path):
     study = fake_results.study(seeds=(0, 1))
     results = fake_results.write(study, tmp_path)
     for cell in study.cells:
@@ -239,7 +237,7 @@ def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path: Pat
     assert {f"{name} s{seed}" for name in alike for seed in (0, 1)} < set(names)
 
 
-def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path: Path) -> None:
+def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path):
     study = fake_results.study(seeds=(0, 1, 2), epsilons=(2.0,), methods=("dp_fedavg",))
     results = fake_results.write(study, tmp_path)
     shown = {entry.name: entry for entry in mlflow_runs.of_study(study, results)}
@@ -263,7 +261,7 @@ def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path: Path
     assert {entry.parent for entry in shown.values()} == {"", shown["dp_fedavg eps=2"].key}
 
 
-def test_two_seeds_have_no_interval(tmp_path: Path) -> None:
+def test_two_seeds_have_no_interval(tmp_path):
     study = fake_results.study(seeds=(0, 1), epsilons=(2.0,), methods=("dp_fedavg",))
     results = fake_results.write(study, tmp_path)
     setting = next(e for e in mlflow_runs.of_study(study, results) if e.key.startswith("setting"))
@@ -273,7 +271,7 @@ def test_two_seeds_have_no_interval(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- when it is written
 
 
-def test_a_method_is_written_once_as_soon_as_it_is_tested(world: World) -> None:
+def test_a_method_is_written_once_as_soon_as_it_is_tested(world):
     first, second = world.study.cells
     marker = world.marker.with_name("fedavg.done")
     scores = world.results / f"scores/{world.study.name}"
@@ -295,9 +293,7 @@ def test_a_method_is_written_once_as_soon_as_it_is_tested(world: World) -> None:
     }.items()
 
 
-def test_only_the_copy_of_the_whole_study_warns_of_an_outage(
-    world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_copy_of_the_whole_study_warns_of_an_outage(world, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     for methods, warnings in ((["fedavg"], 0), (None, 1)):
         place = world.results, world.marker
@@ -306,9 +302,7 @@ def test_only_the_copy_of_the_whole_study_warns_of_an_outage(
         assert capsys.readouterr().err.count("warning") == warnings
 
 
-def test_writers_of_one_folder_take_turns_and_do_not_wait_for_ever(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writers_of_one_folder_take_turns_and_do_not_wait_for_ever(world, monkeypatch):
     monkeypatch.setattr(mlflow_export, "PATIENCE", 0.0)
     with open(world.results / ".mlflow.lock", "a") as other:
         fcntl.flock(other, fcntl.LOCK_SH)  # a writer wants it for itself alone
@@ -318,9 +312,7 @@ def test_writers_of_one_folder_take_turns_and_do_not_wait_for_ever(
     assert world.sync().startswith("done: 2 runs (2 new")
 
 
-def test_a_folder_of_any_name_has_database_and_files_in_its_results(
-    tmp_path: Path, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_any_name_has_database_and_files_in_its_results(tmp_path, tree, monkeypatch):
     folder = tmp_path / "a folder? #1 100%25"
     (folder / "results").mkdir(parents=True)
     monkeypatch.chdir(folder)
@@ -332,7 +324,7 @@ def test_a_folder_of_any_name_has_database_and_files_in_its_results(
     assert not Path("mlruns").exists()
 
 
-def test_a_folder_of_results_of_any_name_is_where_an_address_says(tmp_path: Path) -> None:
+def test_a_folder_of_results_of_any_name_is_where_an_address_says(tmp_path):
     results = tmp_path / "my results #1 100%25"
     address = mlflow_export.address_of(results, None)
     assert mlflow_export.database_file(address) == results / "mlflow.db"
@@ -343,7 +335,7 @@ def test_a_folder_of_results_of_any_name_is_where_an_address_says(tmp_path: Path
         mlflow_export.address_of(tmp_path / "results?", None)
 
 
-def test_files_are_found_after_the_folder_has_moved(tmp_path: Path, tree: Path) -> None:
+def test_files_are_found_after_the_folder_has_moved(tmp_path, tree):
     shutil.copy(tree / "results/mlflow.db", tmp_path / "mlflow.db")
     world = World(tmp_path, small("moved", methods=("fedavg",)))
     shutil.move(tmp_path / "mlflow.db", world.results)
@@ -363,9 +355,7 @@ def test_files_are_found_after_the_folder_has_moved(tmp_path: Path, tree: Path) 
 # ---------------------------------------------------------------- idempotence
 
 
-def test_a_second_sync_keeps_every_run_and_writes_the_same_words(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_sync_keeps_every_run_and_writes_the_same_words(world, monkeypatch):
     monkeypatch.setattr(mlflow_export, "PAGE", 2)  # of five runs
     assert "(2 new, 0 kept, 0 replaced)" in world.sync()
     before = {cell: run.info.run_id for cell, run in world.runs().items()}
@@ -390,7 +380,7 @@ def change(path: Path, old: str, new: str) -> None:
         path.write_text(text.replace(old, new))
 
 
-def test_a_changed_result_replaces_its_own_group_only(world: World) -> None:
+def test_a_changed_result_replaces_its_own_group_only(world):
     world.sync()
     first, cell = world.study.cells
     run = world.results / "runs" / registry.run_id(cell)
@@ -415,9 +405,7 @@ def scores_of(world: World, cell: Cell) -> Path:
 
 
 @pytest.mark.parametrize("step", ["create_run", "log_batch", "set_terminated", "delete_run"])
-def test_an_interrupted_sync_is_repaired_by_the_next(
-    step: str, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_sync_is_repaired_by_the_next(step, world, monkeypatch):
     from mlflow.tracking import MlflowClient
 
     if step == "delete_run":  # there must be something to replace
@@ -442,7 +430,7 @@ def test_an_interrupted_sync_is_repaired_by_the_next(
     assert "(0 new, 2 kept, 0 replaced)" in world.sync()
 
 
-def test_the_studys_files_are_there_once_and_a_new_figure_replaces_the_old(world: World) -> None:
+def test_the_studys_files_are_there_once_and_a_new_figure_replaces_the_old(world):
     figures = world.results / "figures" / world.study.name
     figures.mkdir(parents=True)
     for content in (b"first", b"second"):
@@ -456,7 +444,7 @@ def test_the_studys_files_are_there_once_and_a_new_figure_replaces_the_old(world
         assert [path.read_bytes() for path in everywhere] == [content]
 
 
-def test_runs_of_cells_that_left_the_study_are_deleted(world: World) -> None:
+def test_runs_of_cells_that_left_the_study_are_deleted(world):
     world.sync()
     whole = world.study
     world.study = dataclasses.replace(whole, rows=whole.rows[:1])
@@ -466,7 +454,7 @@ def test_runs_of_cells_that_left_the_study_are_deleted(world: World) -> None:
     assert "done: 2 runs (1 new, 1 kept, 0 replaced)" in world.sync()
 
 
-def test_of_two_equal_groups_one_is_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_equal_groups_one_is_kept(world, monkeypatch):
     with monkeypatch.context() as patch:  # as another machine that did not see these
         patch.setattr(mlflow_export._Experiment, "_search", lambda *_: [])
         world.sync()
@@ -475,7 +463,7 @@ def test_of_two_equal_groups_one_is_kept(world: World, monkeypatch: pytest.Monke
     assert len(world.entries()) == 5
 
 
-def test_a_users_own_runs_and_a_deleted_experiment_are_respected(world: World) -> None:
+def test_a_users_own_runs_and_a_deleted_experiment_are_respected(world):
     world.sync()
     client = world.client()
     experiment = client.get_experiment_by_name(world.study.name).experiment_id
@@ -500,11 +488,8 @@ def server(tree: Path, tmp_path: Path) -> Iterator[Server]:
 
 @pytest.mark.faults
 def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
-    world: World,
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    world, server, monkeypatch, capsys
+):
     uri = server.uri
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # wins over the configured address
     said = world.sync("sqlite:////nowhere/at/all.db")
@@ -528,7 +513,7 @@ def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
     assert world.marker.read_text().startswith("done: ")
 
 
-def test_mlflow_is_told_to_be_brief_and_quiet(world: World) -> None:
+def test_mlflow_is_told_to_be_brief_and_quiet(world):
     world.sync(f"http://127.0.0.1:{free_port()}")
     assert [os.environ[name] for name in SETTINGS[1:]] == ["1", "5", "true", "true"]
 
@@ -540,16 +525,14 @@ def test_mlflow_is_told_to_be_brief_and_quiet(world: World) -> None:
         "sqlite:////what?/mlflow.db",
     ],
 )
-def test_an_address_that_cannot_work_is_the_users_to_mend(uri: str, tmp_path: Path) -> None:
+def test_an_address_that_cannot_work_is_the_users_to_mend(uri, tmp_path):
     world = World(tmp_path, small("addresses", methods=("fedavg",)))
     with pytest.raises(ConfigError, match=r"the MLflow tracking address; got .*; expected"):
         world.sync(uri)
     assert not world.marker.exists()
 
 
-def test_a_damaged_database_stops_nothing_and_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_database_stops_nothing_and_is_one_clear_line(tmp_path, capsys):
     world = World(tmp_path, small("damaged", methods=("fedavg",)))
     (world.results / "mlflow.db").write_bytes(b"not a database" * 100)
     assert world.sync().startswith("pending: ")

@@ -18,7 +18,7 @@ from pflpipe.auditing.verdict import require_kept
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.facts.departures import DEPARTURES
 from pflpipe.files import DIGEST, write_json
-from pflpipe.methods import registry
+from pflpipe.methods import base, registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.report import audit_table
 from pflpipe.report.figures import style
@@ -306,3 +306,10 @@ def test_audits_agree_with_the_ledger_on_every_departure_by_itself():
         assert (entry.epsilon_central > claimed * (1 + 1e-6)) == (
             subject.case.departures[0] not in ("noise_not_divided", "update_against_global")
         )
+
+
+def test_a_method_says_whether_its_release_has_an_audit_of_its_own():
+    for name in NAMES:
+        hooks = registry.info(name).factory()
+        plain = hooks.scale is base.unscaled and hooks.parts is base.only_parameters
+        assert registry.info(name).about.public_scale == (not plain), name

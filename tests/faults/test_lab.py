@@ -79,8 +79,8 @@ def files_are_stored(world: World, uri: str, store: lab.ObjectStore) -> None:
 
 
 def test_a_pipeline_that_is_killed_leaves_every_run_once_in_postgresql(
-    server: Server, store: lab.ObjectStore, tmp_path: Path, patient: None
-) -> None:
+    server, store, tmp_path, patient
+):
     program = tmp_path / "pipeline.py"
     program.write_text(PIPELINE)
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
@@ -113,14 +113,8 @@ def test_a_pipeline_that_is_killed_leaves_every_run_once_in_postgresql(
 
 @pytest.mark.night
 def test_a_database_that_is_restarted_meanwhile_has_every_run_once(
-    server: Server,
-    database: lab.PostgreSQL,
-    store: lab.ObjectStore,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    patient: None,
-    long: bool,
-) -> None:
+    server, database, store, tmp_path, capsys, patient, long
+):
     with at_request(0, False, None) as sent:
         World(tmp_path / "calm", small("calm_postgresql")).sync(server.uri)
     # One request in the middle of a run; at night each of them.
@@ -140,12 +134,8 @@ def test_a_database_that_is_restarted_meanwhile_has_every_run_once(
 
 @pytest.mark.night
 def test_a_store_that_refuses_files_is_one_line_and_no_run_twice(
-    server: Server,
-    store: lab.ObjectStore,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    patient: None,
-) -> None:
+    server, store, tmp_path, capsys, patient
+):
     world = World(tmp_path, small("refused_files"))
     store.disturb = lambda: "403 Forbidden"
     assert "did not take study refused_files" in refused(world, server.uri, capsys)
@@ -156,8 +146,8 @@ def test_a_store_that_refuses_files_is_one_line_and_no_run_twice(
 
 @pytest.mark.night
 def test_a_store_that_is_slow_or_hangs_once_has_the_files_of_every_run_once(
-    server: Server, store: lab.ObjectStore, tmp_path: Path, patient: None
-) -> None:
+    server, store, tmp_path, patient
+):
     # The server's own client of the store waits a minute before it asks again.
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "180"
     world = World(tmp_path, small("slow_files"))
@@ -215,14 +205,14 @@ def same_bits(folder: Path, store: lab.ObjectStore, ready: Ready) -> None:
     assert not [path for path in copies if path.is_file()]
 
 
-def test_results_of_this_disk_are_not_taken_for_those_of_a_store(project: Path) -> None:
+def test_results_of_this_disk_are_not_taken_for_those_of_a_store(project):
     again = test_workflow.snakemake(project, SCORES, code=2)
     assert "is a folder of this disk, and `store` names an object store" in again.stderr
 
 
 def test_a_worker_that_is_killed_and_a_store_that_refuses_end_with_the_same_bits(
-    project: Path, store: lab.ObjectStore, ready: Ready, long: bool
-) -> None:
+    project, store, ready, long
+):
     answers = itertools.cycle([*[""] * 9, "429 Too Many Requests", *[""] * 9, "503 Slow Down"])
     for name in ("partitions", "plans"):
         shutil.rmtree(project / "results" / name)
@@ -243,9 +233,7 @@ def test_a_worker_that_is_killed_and_a_store_that_refuses_end_with_the_same_bits
 
 
 @pytest.mark.night
-def test_a_store_that_is_gone_loses_nothing(
-    project: Path, store: lab.ObjectStore, ready: Ready
-) -> None:
+def test_a_store_that_is_gone_loses_nothing(project, store, ready):
     for name in ("partitions", "plans"):
         shutil.rmtree(project / "results" / name)
     answers = itertools.chain([""] * 40, itertools.repeat("503 Slow Down"))
@@ -260,9 +248,7 @@ def test_a_store_that_is_gone_loses_nothing(
 
 
 @pytest.mark.night
-def test_a_store_that_is_slow_or_hangs_ends_with_the_same_bits(
-    project: Path, store: lab.ObjectStore, ready: Ready
-) -> None:
+def test_a_store_that_is_slow_or_hangs_ends_with_the_same_bits(project, store, ready):
     for name in ("partitions", "plans"):
         shutil.rmtree(project / "results" / name)
     store.delay, store.hanging = 0.2, {"HEAD", "GET", "PUT"}

@@ -111,8 +111,8 @@ def creations(sent: list[str]) -> int:
 
 
 def test_a_server_that_is_killed_meanwhile_has_every_run_once_when_it_is_back(
-    server: Server, world: World, capsys: pytest.CaptureFixture[str], long: bool
-) -> None:
+    server, world, capsys, long
+):
     with at_request(0, False, None) as sent:
         calm = World(world.folder / "calm", small("calm"))
         calm.sync(server.uri)
@@ -127,9 +127,7 @@ def test_a_server_that_is_killed_meanwhile_has_every_run_once_when_it_is_back(
         complete(again, server.uri)
 
 
-def test_a_request_whose_answer_was_lost_is_not_made_twice(
-    server: Server, world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_request_whose_answer_was_lost_is_not_made_twice(server, world, capsys):
     with at_request(0, False, None) as sent:
         World(world.folder / "calm", small("calm_again")).sync(server.uri)
     with at_request(creations(sent), True, lambda: None, "runs/create") as asked:
@@ -140,18 +138,14 @@ def test_a_request_whose_answer_was_lost_is_not_made_twice(
     complete(world, server.uri)
 
 
-def test_a_refused_port_is_one_line_without_the_password(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refused_port_is_one_line_without_the_password(world, capsys):
     port = free_port()
     line = refused(world, f"http://me:secret@127.0.0.1:{port}/?token=secret", capsys)
     assert line.startswith(f"warning: http://127.0.0.1:{port}/ did not take study")
     assert "start it, or correct its address" in line
 
 
-def test_a_server_that_accepts_and_never_answers_is_given_up(
-    world: World, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_server_that_accepts_and_never_answers_is_given_up(world, capsys):
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "1"
     accepted = []
     with socket.create_server(("127.0.0.1", 0)) as hole:
@@ -216,13 +210,8 @@ def guarded(server: Server, status: int) -> Iterator[str]:
     ],
 )
 def test_wrong_credentials_are_named_and_right_ones_are_enough(
-    status: int,
-    do: str,
-    server: Server,
-    world: World,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    status, do, server, world, capsys, monkeypatch
+):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
     with guarded(server, status) as uri:
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "guessed")
@@ -231,9 +220,7 @@ def test_wrong_credentials_are_named_and_right_ones_are_enough(
         complete(world, uri)
 
 
-def test_a_read_only_database_behind_a_server_is_named(
-    server: Server, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_only_database_behind_a_server_is_named(server, world, tmp_path, capsys):
     folder = tmp_path / "read_only"
     folder.mkdir()
     database = f"sqlite:///file:{folder / 'mlflow.db'}?mode=ro&uri=true"
@@ -246,9 +233,7 @@ def test_a_read_only_database_behind_a_server_is_named(
     complete(world, server.uri)
 
 
-def test_a_read_only_database_of_ones_own_is_named(
-    server: Server, world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_read_only_database_of_ones_own_is_named(server, world, tmp_path, capsys):
     file = tmp_path / "own.db"
     file.write_bytes((server.folder / "mlflow.db").read_bytes())
     line = refused(world, f"sqlite:///file:{file}?mode=ro&uri=true", capsys)
@@ -265,7 +250,7 @@ print(world.sync(sys.argv[3]))
 """
 
 
-def test_a_pipeline_that_was_killed_leaves_nothing_twice(server: Server, world: World) -> None:
+def test_a_pipeline_that_was_killed_leaves_nothing_twice(server, world):
     ended = os.fork()
     if not ended:
         with at_request(12, True, lambda: os.kill(os.getpid(), signal.SIGKILL)):

@@ -16,19 +16,21 @@ import dataclasses
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pflpipe.auditing.neighbours import Mechanism, Trust, sizes
 from pflpipe.auditing.verdict import result
 from pflpipe.cells import MECHANISMS, Cell, Privacy
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.facts.departures import DEPARTURES
-from pflpipe.methods import base, registry
+from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy import accounting, correlated, mechanisms
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
+
+if TYPE_CHECKING:  # what a study depends on is known without torch
+    from pflpipe.auditing.neighbours import Mechanism, Trust
 
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
 BIT_NOISE = 1.6  # of adaptive clipping: both parts of a release then have about equal weight
@@ -119,6 +121,8 @@ class Case:
 
     def plan(self, departures: Iterable[str]) -> Plan:
         """Return the plan of ``accounting.make_plan`` for the request with these departures."""
+        from pflpipe.auditing.neighbours import sizes
+
         short = self.mechanism != "gaussian" or self.correlated
         rate, rounds = (0.1, 100) if self.drawn else (1.0, 8 if short else 30)
         return accounting.make_plan(
@@ -137,6 +141,8 @@ class Case:
     def mechanism_under_audit(self) -> Mechanism:
         """Return the mechanism with its claim. Against single messages the claim is that of shared
         noise, the most generous reading."""
+        from pflpipe.auditing.neighbours import Mechanism
+
         # With departures too the claim is the certified plan: that is what the paper proves.
         claimed = correlated.single(self.plan(()))
         if self.trust == "local":
@@ -250,19 +256,15 @@ def _cases(
     mechanism: str, method: str, departures: tuple[str, ...], *, adaptive: bool = False
 ) -> list[Case]:
     drawn = "public_sampling" in departures
-    scaled = "" if departures or not method or _plain_upload(method) else method
+    scaled = (
+        "" if departures or not method or not registry.info(method).about.public_scale else method
+    )
     result = [Case(mechanism, drawn, scaled, departures, "central", adaptive)]
     if mechanisms.of(mechanism).stable:  # shares of other noise have no law of their own
         result.append(Case(mechanism, drawn, scaled, departures, "local", adaptive))
         if not departures:  # the draw does not depend on the scale: one case for all methods
             result.append(Case(mechanism, True, "", (), "central", adaptive))
     return result
-
-
-def _plain_upload(method: str) -> bool:
-    """Return whether a method's uploads are parameters without a public scale."""
-    hooks = registry.info(method).factory()
-    return hooks.scale is base.unscaled and hooks.parts is base.only_parameters
 
 
 def audit_key(case: Case, seed: int) -> str:
@@ -295,6 +297,7 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     ledger's numbers and the measurements."""
     from pflpipe.auditing.coupled import sensitivity
     from pflpipe.auditing.distinguish import distinguish
+    from pflpipe.auditing.neighbours import sizes
 
     began = time.perf_counter()
     mechanism, key = case.mechanism_under_audit(), audit_key(case, seed)

@@ -29,6 +29,8 @@ class About:
         mechanism: the noise of its paper; its claims are audited with this noise.
         trains: another method with the same training, to the bit, at equal values of their common
             hyper-parameters. The two may differ in ``personalize`` only. Empty if there is none.
+        public_scale: whether its uploads have a public scale, or parts that are no parameters: its
+            release then has an audit of its own.
         needs: parts that a network must have: ``body`` (layers before the head), ``norm``
             (normalisation layers). Without them this would be another method. ``classes``: it is
             made for cross-entropy, and takes no other loss.
@@ -52,6 +54,7 @@ class About:
     has_global_model: bool = True
     mechanism: str = "gaussian"
     trains: str = ""
+    public_scale: bool = False
     needs: tuple[str, ...] = ()
     departures: tuple[str, ...] = ()
     paper_departures: tuple[str, ...] = ()

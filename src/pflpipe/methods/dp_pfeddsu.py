@@ -61,6 +61,7 @@ ABOUT = About(
     needs=("body",),
     paper_departures=("noise_on_support",),
     cost=1.5,
+    public_scale=True,
 )
 
 

@@ -58,6 +58,7 @@ ABOUT = About(
         "noise_not_divided",
     ),
     cost=2.4,
+    public_scale=True,
 )
 
 

@@ -75,6 +75,7 @@ ABOUT = About(
     paper_departures=("noise_on_support", "divide_by_counts", "client_clip_weights"),
     only_with={"acndp": ("client_clip_weights",)},
     cost=2.1,
+    public_scale=True,
 )
 
 

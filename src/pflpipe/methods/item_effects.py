@@ -51,7 +51,9 @@ from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="Item effects", paper="Rasch 1960", needs=("items",), cost=0.1)
+ABOUT = About(
+    title="Item effects", paper="Rasch 1960", needs=("items",), cost=0.1, public_scale=True
+)
 
 STEPS = 50
 LEAST_SHARE = 0.01

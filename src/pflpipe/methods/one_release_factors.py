@@ -58,7 +58,11 @@ from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="One-release factors", paper="Dwork et al. 2014", needs=("items", "two_classes"), cost=0.1
+    title="One-release factors",
+    paper="Dwork et al. 2014",
+    needs=("items", "two_classes"),
+    cost=0.1,
+    public_scale=True,
 )
 
 SHARES = {"counts": 0.05, "sums": 0.1, "pair_counts": 0.15, "pairs": 0.7}

@@ -61,7 +61,7 @@ from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="One-shot ridge", paper="Alsulaimawi 2026", cost=0.1)
+ABOUT = About(title="One-shot ridge", paper="Alsulaimawi 2026", cost=0.1, public_scale=True)
 
 
 def targets(batch: Batch, task: Task) -> Tensor:

@@ -66,6 +66,7 @@ ABOUT = About(
     has_global_model=False,
     needs=("body", "classes"),
     cost=1.2,
+    public_scale=True,
 )
 
 BETAS = 11

@@ -73,6 +73,7 @@ ABOUT = About(
     has_global_model=False,
     needs=("body", "classes"),
     cost=0.4,
+    public_scale=True,
 )
 
 

@@ -51,7 +51,7 @@ from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="Private prior", paper="Robbins 1956", cost=0.2)
+ABOUT = About(title="Private prior", paper="Robbins 1956", cost=0.2, public_scale=True)
 
 LEAST = 1e-4
 """Least variance of a coordinate between clients."""

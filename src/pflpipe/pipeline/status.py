@@ -84,8 +84,7 @@ def lines(settings: config.Config) -> Iterator[str]:
     signs = [*(run.ended for run in runs), *(file.stat().st_mtime for file in files)]
     quiet = now - max(began, *signs)
     if quiet > SILENT:
-        still = duration_text(quiet)
-        yield f"no run went on for {still}: was snakemake killed? docs/reliability.md"
+        yield f"no run went on for {duration_text(quiet)}; was it killed? docs/reliability.md"
 
 
 def read(outline: Outline, settings: config.Config, since: float) -> list[Run]:

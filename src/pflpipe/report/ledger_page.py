@@ -21,7 +21,7 @@ from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.facts.departures import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.files import write_text
 from pflpipe.methods import registry
-from pflpipe.methods.base import About
+from pflpipe.methods.about import About
 from pflpipe.report import audit_table, comparison
 from pflpipe.report.comparison import MAIN, WORK, Group, by, largest, of_claim
 from pflpipe.report.templates import filled
