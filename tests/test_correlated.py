@@ -57,7 +57,8 @@ from pflpipe.privacy.noise_laws.band import Band
 from pflpipe.privacy.noise_laws.buffers import Buffers, fitted
 from pflpipe.privacy.noise_laws.independent import Independent, sensitivity
 from pflpipe.privacy.plan import Adaptive
-from pflpipe.privacy.residuals import Residuals, of_release
+from pflpipe.privacy.residuals import of_release
+from pflpipe.privacy.run_check import Residuals
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.study.epsilon_as_published import as_published, epsilon

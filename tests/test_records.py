@@ -14,7 +14,7 @@ from pflpipe.json_records import from_json, load, to_json
 from pflpipe.privacy import plan as plans
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
-from pflpipe.privacy.residuals import Residuals
+from pflpipe.privacy.run_check import Residuals
 from pflpipe.simulation.run_record import Diagnostics, Program, Record, Sizes
 
 ASKED = Privacy("gaussian", noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)

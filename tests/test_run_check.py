@@ -7,8 +7,7 @@ import pytest
 
 from pflpipe.errors import DataError
 from pflpipe.privacy.plan import Adaptive
-from pflpipe.privacy.residuals import Residuals
-from pflpipe.privacy.run_check import check
+from pflpipe.privacy.run_check import Residuals, check
 from releases import FEMNIST
 
 EVERYBODY = dataclasses.replace(FEMNIST, delta=1e-3, clients=40)

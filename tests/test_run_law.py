@@ -17,7 +17,8 @@ from pflpipe.methods import registry
 from pflpipe.privacy import cohorts
 from pflpipe.privacy.mechanism import Uploads, release
 from pflpipe.privacy.plan import Adaptive
-from pflpipe.privacy.residuals import Residuals, of_release
+from pflpipe.privacy.residuals import of_release
+from pflpipe.privacy.run_check import Residuals
 from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation

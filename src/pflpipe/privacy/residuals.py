@@ -17,7 +17,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -33,31 +32,8 @@ from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.noise import normal
 from pflpipe.privacy.noise_laws.buffers import Buffers
 from pflpipe.privacy.plan import Plan
+from pflpipe.privacy.run_check import Residuals
 from pflpipe.seeds import release_rng
-
-
-@dataclass(frozen=True)
-class Residuals:
-    """Counts of what was compared in a run so far, and of what differs.
-
-    Attributes:
-        releases: number of checked rounds, and the number of the next round.
-        strangers: clients that took part without being drawn, or were drawn and took no part,
-            summed over the rounds.
-        coordinates: numbers that were sent with noise.
-        mismatches: numbers sent that are not the clients' part plus the plan's noise, rounded once,
-            plus movements of the clip bound that do not follow from the released bits.
-        moves: movements of an adaptive clip bound.
-        bound: clip bound of the next round, from the released bits alone; None for that of the
-            plan.
-    """
-
-    releases: int = 0
-    strangers: int = 0
-    coordinates: int = 0
-    mismatches: int = 0
-    moves: int = 0
-    bound: float | None = None
 
 
 @torch.no_grad()

@@ -10,11 +10,35 @@ Whether a row appears in a table therefore tells nothing about them.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from pflpipe.errors import DataError
 from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.privacy.plan import Plan
-from pflpipe.privacy.residuals import Residuals
+
+
+@dataclass(frozen=True)
+class Residuals:
+    """Counts of what was compared in a run so far, and of what differs.
+
+    Attributes:
+        releases: number of checked rounds, and the number of the next round.
+        strangers: clients that took part without being drawn, or were drawn and took no part,
+            summed over the rounds.
+        coordinates: numbers that were sent with noise.
+        mismatches: numbers sent that are not the clients' part plus the plan's noise, rounded once,
+            plus movements of the clip bound that do not follow from the released bits.
+        moves: movements of an adaptive clip bound.
+        bound: clip bound of the next round, from the released bits alone; None for that of the
+            plan.
+    """
+
+    releases: int = 0
+    strangers: int = 0
+    coordinates: int = 0
+    mismatches: int = 0
+    moves: int = 0
+    bound: float | None = None
 
 
 def check(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pflpipe.privacy.residuals import Residuals
+from pflpipe.privacy.run_check import Residuals
 from pflpipe.simulation.states import States
 from pflpipe.trees import Params, ServerState
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from pflpipe.code.dependencies import Dependency
 from pflpipe.json_records import from_json
-from pflpipe.privacy.residuals import Residuals
+from pflpipe.privacy.run_check import Residuals
 
 
 @dataclass(frozen=True)

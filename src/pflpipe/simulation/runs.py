@@ -41,7 +41,7 @@ from pflpipe.methods import registry, row_code
 from pflpipe.methods.registry import Resolved
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
-from pflpipe.privacy.residuals import Residuals
+from pflpipe.privacy.run_check import Residuals
 from pflpipe.simulation import checkout, evaluation, run_lock
 from pflpipe.simulation.build import build
 from pflpipe.simulation.clients import Examples, device_of
