@@ -12,17 +12,15 @@ from simulations import assert_equal, params_after, personal_models, plan, simul
 
 ALPHA, LR, CLIP = 0.3, 0.2, 0.2
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds(backend, adaptive):
+def test_golden_rounds(adaptive):
     world = simulation(
         "apfl",
         {"alpha": ALPHA, "adaptive": adaptive},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         lr=LR,
     )
@@ -66,20 +64,18 @@ def test_golden_rounds(backend, adaptive):
             np.testing.assert_allclose(models[name][client].numpy(), value, **close)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_it_releases_what_dp_fedavg_releases(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_it_releases_what_dp_fedavg_releases(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     expected = params_after(simulation("dp_fedavg", **settings))
     for values in ({}, {"alpha": 0.9, "adaptive": False}):
         assert_equal(params_after(simulation("apfl", values, **settings)), expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_its_ends_are_dp_fedavg_and_local_training(backend):
+def test_its_ends_are_dp_fedavg_and_local_training():
     def ended(name, **values):
-        world = simulation(name, values, backend=backend)
+        world = simulation(name, values, backend="vmap")
         return world, rounds.run(world, rounds.start(world))
 
     plain, zero = ended("dp_fedavg"), ended("apfl", alpha=0.0, adaptive=False)

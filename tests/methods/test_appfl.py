@@ -25,7 +25,6 @@ from simulations import (
 )
 
 PAPER = module.ABOUT.paper_departures
-BACKENDS = ["loop", "vmap"]
 BODY = ("fc1.weight", "fc1.bias")
 LR, EPOCHS = 0.3, 2
 STEP_BOUND, CLIP = {1: 0.8, 2: 0.25}, 0.4  # by the norm
@@ -50,11 +49,10 @@ def bounded_descent(w, steps, order):
     return w, shortened
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "profile", ["paper, laplace", "paper, gaussian", "strict, laplace", "strict, gaussian"]
 )
-def test_two_golden_rounds(profile, backend):
+def test_two_golden_rounds(profile):
     make, order = (plan, 2) if profile.endswith("gaussian") else (laplace, 1)
     published = profile.startswith("paper")
     world = simulation(
@@ -64,7 +62,7 @@ def test_two_golden_rounds(profile, backend):
             clip_norm=STEP_BOUND[order] * EPOCHS if published else CLIP,
             rounds=2,
         ),
-        backend=backend,
+        backend="vmap",
         departures=PAPER if published else (),
         lr=LR,
         local_epochs=EPOCHS,
@@ -176,25 +174,21 @@ def assert_same_run(one, other):
     assert_equal(left.states, right.states)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(
     ("layers", "other"), [("", "dp_fedavg"), ("head", "fedper"), ("fc1", "lg_fedavg")]
 )
-def test_it_is_what_its_personal_layers_make_of_it(layers, other, optimizer, backend):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+def test_it_is_what_its_personal_layers_make_of_it(layers, other, optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
     assert_same_run(
         simulation("appfl", {"personal_layers": layers}, **settings), simulation(other, **settings)
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_published_with_a_clip_value_that_nothing_reaches_it_is_dp_fedavg_without_clip(
-    optimizer, backend
-):
+def test_published_with_a_clip_value_that_nothing_reaches_it_is_dp_fedavg_without_clip(optimizer):
     settings = {
-        "backend": backend,
+        "backend": "vmap",
         "optimizer": optimizer,
         "lr": 0.05,
         "plan": plan(clip_norm=1e9, noise_multiplier=0.0),
@@ -203,9 +197,8 @@ def test_published_with_a_clip_value_that_nothing_reaches_it_is_dp_fedavg_withou
     assert_same_run(published, simulation("dp_fedavg", **settings))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
-    world = simulation("appfl", departures=PAPER, backend=backend)
+def test_the_personal_model_is_the_end_of_one_more_local_pass():
+    world = simulation("appfl", departures=PAPER, backend="vmap")
     done, everyone = rounds.run(world, rounds.start(world)), range(4)
 
     def local_pass(state, batches, others):

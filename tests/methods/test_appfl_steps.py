@@ -19,7 +19,6 @@ from pflpipe.study.plans import plan_of
 from simulations import assert_equal, personal_models, plan, simulation, spied
 
 PAPER = registry.departures("appfl_steps", "paper", False)
-BACKENDS = ["loop", "vmap"]
 BODY = ("fc1.weight", "fc1.bias")
 LR, STEPS = 0.3, 5
 NORMS = {"laplace": 1, "gaussian": 2}
@@ -35,16 +34,15 @@ def test_what_is_published_lacks_noise_and_composition_but_no_bound():
     assert registry.departures("appfl_steps", "strict", False) == ()
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
 @pytest.mark.parametrize("mechanism", NORMS)
-def test_two_golden_rounds(mechanism, departures, backend):
+def test_two_golden_rounds(mechanism, departures):
     """Steps go on over pass after pass; each is shortened to C / S, all parameters together."""
     world = simulation(
         "appfl_steps",
         {"local_steps": STEPS},
         plan=of(mechanism, noise_multiplier=0.0, clip_norm=CLIP[mechanism], rounds=2),
-        backend=backend,
+        backend="vmap",
         departures=departures,
         lr=LR,
     )
@@ -156,17 +154,16 @@ def test_a_plan_with_next_to_no_laplace_noise_has_the_pure_epsilon_for_all_delta
 # Reductions
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(
     ("layers", "other"), [("", "dp_fedavg"), ("head", "fedper"), ("fc1", "lg_fedavg")]
 )
 def test_as_many_steps_as_epochs_have_under_a_clip_value_that_nothing_reaches(
-    layers, other, optimizer, backend
+    layers, other, optimizer
 ):
     """Two epochs of two steps each are four steps on the same minibatches in the same order."""
     settings = {
-        "backend": backend,
+        "backend": "vmap",
         "optimizer": optimizer,
         "lr": 0.05,
         "sizes": (8, 7, 5),
@@ -182,9 +179,8 @@ def test_as_many_steps_as_epochs_have_under_a_clip_value_that_nothing_reaches(
     assert_equal(left.states, right.states)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_the_end_of_as_many_steps_more(backend):
-    world = simulation("appfl_steps", {"local_steps": STEPS}, backend=backend)
+def test_the_personal_model_is_the_end_of_as_many_steps_more():
+    world = simulation("appfl_steps", {"local_steps": STEPS}, backend="vmap")
     done, everyone = rounds.run(world, rounds.start(world)), range(4)
 
     def local_pass(state, batches, others):

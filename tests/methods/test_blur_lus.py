@@ -14,7 +14,6 @@ from simulations import assert_equal, params_after, personal_models, plan, simul
 
 WEIGHT, KEEP, LR, CLIP = 0.8, 0.5, 0.3, 0.15
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 EVERYBODY = range(4)
 
 
@@ -37,13 +36,12 @@ def numpy_update(x, y, begin, steps, score):
 
 
 @pytest.mark.parametrize("score", ["gradient", "magnitude"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend, score):
+def test_golden_round(score):
     world = simulation(
         "blur_lus",
         {"weight": WEIGHT, "keep_ratio": KEEP, "score": score},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         lr=LR,
     )
@@ -65,10 +63,9 @@ def test_golden_round(backend, score):
 
 
 @pytest.mark.parametrize("score", ["gradient", "magnitude"])
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_penalty_and_sparsification_it_is_dp_fedavg(backend, optimizer, score):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_without_penalty_and_sparsification_it_is_dp_fedavg(optimizer, score):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     worlds = (
         simulation("blur_lus", {"weight": 0.0, "keep_ratio": 1.0, "score": score}, **settings),
         simulation("dp_fedavg", **settings),
@@ -93,15 +90,14 @@ def test_the_penalty_has_a_gradient_outside_the_ball_and_none_inside():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_long_local_training_ends_where_the_penalty_balances_the_loss(backend):
+def test_long_local_training_ends_where_the_penalty_balances_the_loss():
     """Outside the ball the objective is strictly convex: grad CE(w) + weight (w - w_global) = 0 at
     its end."""
     world = simulation(
         "blur_lus",
         {"weight": WEIGHT},
         plan=plan(1, noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         sizes=(9,),
         model=LINEAR,
         lr=0.5,
@@ -120,9 +116,8 @@ def test_long_local_training_ends_where_the_penalty_balances_the_loss(backend):
 
 
 @pytest.mark.parametrize("score", ["gradient", "magnitude"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_each_layer_keeps_its_share_and_the_noise_is_dense(backend, score):
-    _, seen, _ = spied(simulation("blur_lus", {"keep_ratio": 0.4, "score": score}, backend=backend))
+def test_each_layer_keeps_its_share_and_the_noise_is_dense(score):
+    _, seen, _ = spied(simulation("blur_lus", {"keep_ratio": 0.4, "score": score}, backend="vmap"))
     for uploads, _, released in seen:
         assert uploads.extras == {}
         assert all((value != 0).all() for value in released.sum.values())
@@ -132,10 +127,9 @@ def test_each_layer_keeps_its_share_and_the_noise_is_dense(backend, score):
             assert kept.max() == math.ceil(0.4 * size)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_has_the_penalty_and_keeps_every_entry(backend):
-    world = simulation("blur_lus", {"weight": WEIGHT, "keep_ratio": 0.3}, backend=backend)
-    whole = simulation("blur_lus", {"weight": WEIGHT, "keep_ratio": 1.0}, backend=backend)
+def test_the_personal_model_has_the_penalty_and_keeps_every_entry():
+    world = simulation("blur_lus", {"weight": WEIGHT, "keep_ratio": 0.3}, backend="vmap")
+    whole = simulation("blur_lus", {"weight": WEIGHT, "keep_ratio": 1.0}, backend="vmap")
     begun = rounds.start(world)
 
     def local_update(state, batches, others):

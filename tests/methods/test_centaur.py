@@ -13,13 +13,12 @@ BODY = ("fc1.weight", "fc1.bias")
 
 
 @pytest.mark.parametrize("name", ["centaur", "fedrep"])
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_golden_rounds(name, backend):
+def test_golden_rounds(name):
     world = simulation(
         name,
         HEAD_PHASE,
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend=backend,
+        backend="vmap",
         lr=LR,
         momentum=0.9,
         weight_decay=0.1,

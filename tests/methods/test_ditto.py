@@ -13,17 +13,15 @@ from simulations import assert_equal, params_after, personal_models, plan, simul
 
 WEIGHT, LR, CLIP = 0.6, 0.2, 0.2
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds_of_own_models_that_begin_as_the_first_model_received(backend):
+def test_golden_rounds_of_own_models_that_begin_as_the_first_model_received():
     """Under a draw in which one client comes late and one never."""
     world = simulation(
         "ditto",
         {"weight": WEIGHT},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, sample_rate=0.5, rounds=3),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         lr=LR,
         seed=3,
@@ -61,20 +59,18 @@ def test_golden_rounds_of_own_models_that_begin_as_the_first_model_received(back
             np.testing.assert_allclose(models[name][client].numpy(), value, **close)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_it_releases_what_dp_fedavg_releases_to_the_bit(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_it_releases_what_dp_fedavg_releases_to_the_bit(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     expected = params_after(simulation("dp_fedavg", **settings))
     for weight in (0.0, 1.0):
         found = params_after(simulation("ditto", {"weight": weight}, **settings))
         assert_equal(found, expected, 0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_without_weight_every_clients_own_model_is_trained_alone(backend):
+def test_without_weight_every_clients_own_model_is_trained_alone():
     def states(name, **values):
-        world = simulation(name, values, backend=backend)
+        world = simulation(name, values, backend="vmap")
         return rounds.run(world, rounds.start(world)).states
 
     alone = dict(states("local_only"))

@@ -9,18 +9,16 @@ from pflpipe.simulation import rounds
 from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
 
 GAMMA, RHO, LR, CLIP = 0.6, 0.3, 0.2, 0.15
-BACKENDS = ["loop", "vmap"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds(backend):
+def test_golden_rounds():
     """The second round is the first with a common direction; clients take different numbers of
     steps."""
     world = simulation(
         "dp_fedpgn",
         {"gamma": GAMMA, "rho": RHO},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=3),
-        backend=backend,
+        backend="vmap",
         lr=LR,
     )
     begun = rounds.start(world)
@@ -49,10 +47,9 @@ def test_golden_rounds(backend):
     numpy_mlp.assert_close(done.server, last)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_with_its_own_gradient_alone_it_is_dp_fedavg_to_the_bit(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_with_its_own_gradient_alone_it_is_dp_fedavg_to_the_bit(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     found, expected = (
         params_after(simulation(name, values, **settings))
         for name, values in (("dp_fedpgn", {"gamma": 1.0}), ("dp_fedavg", {}))
@@ -72,11 +69,10 @@ def test_what_is_public_takes_nothing_of_the_clip():
     assert float((models[1][0]["fc1.weight"] - models[0][0]["fc1.weight"]).abs().min()) > 0.1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("changes", [{"drop_last": True}, {"lr": 0.0}], ids=str)
-def test_who_takes_no_step_or_none_that_moves_does_not_drift_either(backend, changes):
+def test_who_takes_no_step_or_none_that_moves_does_not_drift_either(changes):
     """One client has no rows, and one fewer than a batch."""
-    world = simulation("dp_fedpgn", sizes=(5, 0, 3), backend=backend, **changes)
+    world = simulation("dp_fedpgn", sizes=(5, 0, 3), backend="vmap", **changes)
     _, seen, _ = spied(world)
     for uploads, _, _ in seen:
         for value in uploads.update.values():

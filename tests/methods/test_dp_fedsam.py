@@ -14,18 +14,16 @@ from simulations import params_after, personal_models, plan, simulation, spied
 RHO, LR, MOMENTUM, DECAY, CLIP = 0.5, 0.2, 0.5, 0.1, 0.3
 DECAY_OF_LR = 0.6
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 OFFICIAL = registry.departures("dp_fedsam", "paper", official_code=True)
 
 
 @pytest.mark.parametrize("departures", [(), OFFICIAL], ids=["strict", "official"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_two_golden_rounds_at_a_falling_learning_rate(backend, departures):
+def test_two_golden_rounds_at_a_falling_learning_rate(departures):
     world = simulation(
         "dp_fedsam",
         {"rho": RHO, "adaptive": bool(departures)},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         departures=departures,
         lr=LR,
@@ -54,10 +52,9 @@ def test_two_golden_rounds_at_a_falling_learning_rate(backend, departures):
     numpy_mlp.assert_close(done.params, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_rho_zero_is_dp_fedavg(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_rho_zero_is_dp_fedavg(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     worlds = simulation("dp_fedsam", {"rho": 0.0}, **settings), simulation("dp_fedavg", **settings)
     found, expected = map(params_after, worlds)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
@@ -88,9 +85,8 @@ def test_the_official_cohort_is_the_same_in_every_run():
     assert len(set(participants(0))) > 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_trained_with_the_same_steps(backend):
-    world = simulation("dp_fedsam", {"rho": RHO}, backend=backend)
+def test_the_personal_model_is_trained_with_the_same_steps():
+    world = simulation("dp_fedsam", {"rho": RHO}, backend="vmap")
     done = rounds.run(world, rounds.start(world))
     everyone = range(world.plan.clients)
 

@@ -15,7 +15,6 @@ from simulations import params_after, plan, simulation, spied
 
 RHO, KEEP, LR, CLIP = 0.3, 0.4, 0.3, 0.2
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 PAPER = registry.departures("dp_fedsam_topk", "paper", official_code=False)
 
 
@@ -30,15 +29,14 @@ def largest(update):
 
 
 @pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend, departures):
+def test_golden_round(departures):
     """Top-k, then the joint clip: what is kept is as long as C allows. Without noise both profiles
     release the same."""
     world = simulation(
         "dp_fedsam_topk",
         {"rho": RHO, "keep_ratio": KEEP},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         departures=departures,
         lr=LR,
@@ -61,11 +59,10 @@ def test_golden_round(backend, departures):
     numpy_mlp.assert_close(done.params, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("rho", [0.0, 0.5])
-def test_keeping_everything_is_dp_fedsam_and_with_rho_zero_dp_fedavg(backend, optimizer, rho):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_keeping_everything_is_dp_fedsam_and_with_rho_zero_dp_fedavg(optimizer, rho):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     world = simulation("dp_fedsam_topk", {"rho": rho, "keep_ratio": 1.0}, **settings)
     plain = (
         simulation("dp_fedsam", {"rho": rho}, **settings)
@@ -76,17 +73,15 @@ def test_keeping_everything_is_dp_fedsam_and_with_rho_zero_dp_fedavg(backend, op
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_keeping_everything_in_the_paper_profile_is_dp_fedsam_with_noise_on_each_message(backend):
-    world = simulation("dp_fedsam_topk", {"keep_ratio": 1.0}, departures=PAPER, backend=backend)
-    plain = simulation("dp_fedsam", departures=("noise_per_participant",), backend=backend)
+def test_keeping_everything_in_the_paper_profile_is_dp_fedsam_with_noise_on_each_message():
+    world = simulation("dp_fedsam_topk", {"keep_ratio": 1.0}, departures=PAPER, backend="vmap")
+    plain = simulation("dp_fedsam", departures=("noise_per_participant",), backend="vmap")
     found, expected = params_after(world), params_after(plain)
     assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_strict_uploads_are_sparse_and_carry_nothing_else_and_the_noise_is_dense(backend):
-    _, rounds, _ = spied(simulation("dp_fedsam_topk", {"keep_ratio": KEEP}, backend=backend))
+def test_strict_uploads_are_sparse_and_carry_nothing_else_and_the_noise_is_dense():
+    _, rounds, _ = spied(simulation("dp_fedsam_topk", {"keep_ratio": KEEP}, backend="vmap"))
     for uploads, _, released in rounds:
         assert uploads.extras == {}
         for name, value in uploads.update.items():
@@ -95,10 +90,9 @@ def test_strict_uploads_are_sparse_and_carry_nothing_else_and_the_noise_is_dense
     assert any((value == 0).all(0).any() for value in rounds[0][0].update.values())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_after_the_noise_the_server_keeps_the_largest_entries_of_the_sum(backend):
+def test_after_the_noise_the_server_keeps_the_largest_entries_of_the_sum():
     values = {"keep_ratio": KEEP, "before_noise": False}
-    _, rounds, models = spied(simulation("dp_fedsam_topk", values, backend=backend))
+    _, rounds, models = spied(simulation("dp_fedsam_topk", values, backend="vmap"))
     for (uploads, _, released), (before, _), (after, _) in zip(
         rounds, models[:-1], models[1:], strict=True
     ):
@@ -108,9 +102,8 @@ def test_after_the_noise_the_server_keeps_the_largest_entries_of_the_sum(backend
         numpy_mlp.assert_close(after, {name: before[name].numpy() + kept[name] for name in kept})
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_papers_messages_are_silent_where_the_private_mask_is_false(backend):
-    world = simulation("dp_fedsam_topk", {"keep_ratio": KEEP}, backend=backend, departures=PAPER)
+def test_the_papers_messages_are_silent_where_the_private_mask_is_false():
+    world = simulation("dp_fedsam_topk", {"keep_ratio": KEEP}, backend="vmap", departures=PAPER)
     done, rounds, _ = spied(world)
     for uploads, _, released in rounds:
         assert set(uploads.extras) == {f"mask.{name}" for name in uploads.update}

@@ -21,7 +21,6 @@ from simulations import (
 )
 
 PAPER = module.ABOUT.paper_departures
-BACKENDS = ["loop", "vmap"]
 LAYERS = {"fc1": ("fc1.weight", "fc1.bias"), "head": ("head.weight", "head.bias")}
 THRESHOLD, LR, CLIP = 0.3, 0.3, 0.02
 KEPT_FROM = {"sum": 0.15, "minmax": THRESHOLD}  # of a sum, no coordinate here has 0.3
@@ -70,7 +69,6 @@ def cosine(a, b):
     return a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("published", "similarity", "fisher_norm"),
     [
@@ -81,7 +79,7 @@ def cosine(a, b):
         (False, "params", "minmax"),
     ],
 )
-def test_golden_round(backend, published, similarity, fisher_norm):
+def test_golden_round(published, similarity, fisher_norm):
     world = simulation(
         "dp_fedsim",
         {
@@ -90,7 +88,7 @@ def test_golden_round(backend, published, similarity, fisher_norm):
             "fisher_norm": fisher_norm,
         },
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         departures=PAPER if published else (),
         lr=LR,
     )
@@ -261,9 +259,8 @@ def test_updates_are_compared_with_the_last_release_and_nobody_is_preferred_befo
         torch.testing.assert_close(value, models[-1][0][name] - models[-2][0][name])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
-    world = simulation("dp_fedsim", {"threshold": THRESHOLD}, backend=backend)
+def test_the_personal_model_is_the_end_of_one_more_local_pass():
+    world = simulation("dp_fedsim", {"threshold": THRESHOLD}, backend="vmap")
     done = rounds.run(world, rounds.start(world))
     ends = next_states(world, done)
     for name, value in personal_models(world, done).items():
@@ -285,13 +282,10 @@ def test_threshold_zero_keeps_the_whole_model_local():
 # Reductions
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("fisher_norm", ["minmax", "sum"])
-def test_with_nothing_personal_and_no_adaptive_clip_it_is_dp_fedavg(
-    backend, optimizer, fisher_norm
-):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+def test_with_nothing_personal_and_no_adaptive_clip_it_is_dp_fedavg(optimizer, fisher_norm):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
     plain = {"threshold": 1.5, "agc": False, "fisher_norm": fisher_norm}
     assert_equal(
         params_after(simulation("dp_fedsim", plain, **settings)),
@@ -299,11 +293,10 @@ def test_with_nothing_personal_and_no_adaptive_clip_it_is_dp_fedavg(
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_published_without_its_parts_it_is_dp_fedavg_clipped_by_layers(backend, optimizer):
+def test_published_without_its_parts_it_is_dp_fedavg_clipped_by_layers(optimizer):
     settings = {
-        "backend": backend,
+        "backend": "vmap",
         "optimizer": optimizer,
         "lr": 0.05,
         "plan": plan(clip_norm=0.05),

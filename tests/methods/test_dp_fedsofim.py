@@ -13,7 +13,6 @@ from pflpipe.trees import Update
 from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
 
 BETA, RHO, LR, CLIP = 0.7, 0.3, 0.2, 0.15
-BACKENDS = ["loop", "vmap"]
 
 
 def flat(tree):
@@ -21,14 +20,13 @@ def flat(tree):
 
 
 @pytest.mark.parametrize("direction", ["moment", "release"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds(backend, direction):
+def test_golden_rounds(direction):
     """The first round is the one whose average has a single release."""
     world = simulation(
         "dp_fedsofim",
         {"beta": BETA, "rho": RHO, "direction": direction},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=3),
-        backend=backend,
+        backend="vmap",
         lr=LR,
     )
     begun = rounds.start(world)
@@ -55,10 +53,9 @@ def test_golden_rounds(backend, direction):
     assert float(done.server[WEIGHT]) == pytest.approx(1 - BETA**3)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_average_and_curvature_it_is_dp_fedavg_to_the_bit(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_without_average_and_curvature_it_is_dp_fedavg_to_the_bit(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     expected = params_after(simulation("dp_fedavg", **settings))
     for direction in ("moment", "release"):
         values = {"beta": 0.0, "rho": 1e30, "direction": direction}

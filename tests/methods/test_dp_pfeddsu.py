@@ -16,7 +16,6 @@ from pflpipe.privacy.mechanism import Uploads
 from pflpipe.simulation import rounds
 from simulations import plan, simulation, with_states
 
-BACKENDS = ["loop", "vmap"]
 PROFILES = [(), ("noise_on_support",)]
 MODEL = cells.Model("mlp", (6, 5, 4))  # weights of the body: 6 x 5, 5 x 6, 4 x 5
 BODY = tuple(f"fc{layer}.{part}" for layer in (1, 2, 3) for part in ("weight", "bias"))
@@ -99,15 +98,14 @@ def numpy_client(w_global, head, head_steps, train_steps, private, ste):
 
 @pytest.mark.parametrize("ste", [False, True])
 @pytest.mark.parametrize("departures", PROFILES, ids=["strict", "paper"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend, departures, ste):
+def test_golden_round(departures, ste):
     quiet = plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1)
     hyperparameters = SPARSE | HEAD_PHASE | {"ste": ste}
     world = world_of(
         hyperparameters,
         departures,
         plan=quiet,
-        backend=backend,
+        backend="vmap",
         momentum=0.5,
         weight_decay=0.01,
         local_epochs=4,
@@ -137,9 +135,8 @@ def test_golden_round(backend, departures, ste):
         )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_the_masked_extractor_with_the_head_trained_on_its_features(backend):
-    world = world_of(SPARSE | HEAD_PHASE, backend=backend)
+def test_the_personal_model_is_the_masked_extractor_with_the_head_trained_on_its_features():
+    world = world_of(SPARSE | HEAD_PHASE, backend="vmap")
     done = after(world)
     released = {name: value.numpy() for name, value in done.params.items()}
     clients = range(world.plan.clients)
@@ -170,15 +167,14 @@ def test_the_personal_model_is_the_masked_extractor_with_the_head_trained_on_its
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(
     "hyperparameters",
     [{"keep_ratio": 1.0, "weight": 0.0}, {"rt": False, "dan": False}, {"rt": False, "weight": 0.0}],
     ids=str,
 )
-def test_without_masks_and_regulariser_it_is_centaur(hyperparameters, optimizer, backend):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+def test_without_masks_and_regulariser_it_is_centaur(hyperparameters, optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
     expected, found = (
         after(simulation("centaur", model=MODEL, **settings)),
         after(world_of(hyperparameters, **settings)),
@@ -214,11 +210,10 @@ def test_the_adaptive_norm_has_a_gradient_and_pulls_towards_the_clip_bound(depar
 
 @pytest.mark.parametrize("keep_ratio", [0.07, 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("departures", PROFILES, ids=["strict", "paper"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_exactly_the_promised_number_of_weights_is_sent(backend, departures, keep_ratio):
+def test_exactly_the_promised_number_of_weights_is_sent(departures, keep_ratio):
     """ceil(S d) of each masked layer, also where weights tie (fc3), and every coordinate of the
     rest."""
-    world = world_of(SPARSE | {"keep_ratio": keep_ratio}, departures, backend=backend)
+    world = world_of(SPARSE | {"keep_ratio": keep_ratio}, departures, backend="vmap")
     begun = rounds.start(world)
     begun.params["fc3.weight"] = torch.full_like(begun.params["fc3.weight"], 0.5)
     update, extras = uploads_of(world, begun)

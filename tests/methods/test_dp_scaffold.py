@@ -15,18 +15,16 @@ from simulations import assert_equal, params_after, personal_models, plan, simul
 
 LR, CLIP, WEIGHT, SCALE = 0.2, 0.4, 0.7, 1.5
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 
 
 @pytest.mark.parametrize("anchor", ["own", "server"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds(backend, anchor):
+def test_golden_rounds(anchor):
     """The second round is the first with a correction, the third the first after a correction."""
     world = simulation(
         "dp_scaffold",
         {"weight": WEIGHT, "control_scale": SCALE, "anchor": anchor},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=3),
-        backend=backend,
+        backend="vmap",
         lr=LR,
     )
     begun = rounds.start(world)
@@ -67,10 +65,9 @@ def test_golden_rounds(backend, anchor):
     numpy_mlp.assert_close(trees.within(CONTROL, dict(done.states)), own)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_weight_it_is_dp_fedavg_to_the_bit(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+def test_without_weight_it_is_dp_fedavg_to_the_bit(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
     found, expected = (
         params_after(simulation(name, values, **settings))
         for name, values in (("dp_scaffold", {"weight": 0.0}), ("dp_fedavg", {}))
@@ -78,11 +75,10 @@ def test_without_weight_it_is_dp_fedavg_to_the_bit(backend, optimizer):
     assert_equal(found, expected, 0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_first_round_corrects_nothing_and_the_second_does(backend):
+def test_the_first_round_corrects_nothing_and_the_second_does():
     def after(name, rounds):
         quiet = plan(noise_multiplier=0.0, clip_norm=1e9, rounds=rounds)
-        return params_after(simulation(name, plan=quiet, backend=backend))
+        return params_after(simulation(name, plan=quiet, backend="vmap"))
 
     assert_equal(after("dp_scaffold", 1), after("dp_fedavg", 1))
     first, second = after("dp_scaffold", 2), after("dp_fedavg", 2)
@@ -122,9 +118,8 @@ def test_a_larger_scale_leaves_more_of_the_clip_to_the_model_and_more_noise_to_t
     assert loud == pytest.approx(8 * quiet)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_client_without_steps_sends_zeros_and_keeps_its_control_variate(backend):
-    world = simulation("dp_scaffold", backend=backend)
+def test_a_client_without_steps_sends_zeros_and_keeps_its_control_variate():
+    world = simulation("dp_scaffold", backend="vmap")
     begun = rounds.start(world)
     state = {name: value[0] + 1 for name, value in begun.states.items()}
     server = {name: value + 2 for name, value in begun.server.items()}

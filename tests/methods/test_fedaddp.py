@@ -31,7 +31,6 @@ HYPERPARAMETERS = {
     "beta": BETA,
     "r_min": R_MIN,
 }
-BACKENDS = ["loop", "vmap"]
 PAPER = registry.departures("fedaddp", "paper", official_code=False)
 PROFILES = pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
 LINEAR = cells.Model("mlp", ())
@@ -71,13 +70,12 @@ def numpy_round(x, y, w_global, w_local, total, steps):
 
 
 @PROFILES
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend, departures):
+def test_golden_round(departures):
     world = simulation(
         "fedaddp",
         HYPERPARAMETERS,
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         departures=departures,
         lr=LR,
@@ -185,10 +183,9 @@ def test_in_the_paper_every_message_carries_the_whole_noise_of_its_own_bounds():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_personal_part_pulls_and_own_scales_it_is_dp_fedavg(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+def test_without_personal_part_pulls_and_own_scales_it_is_dp_fedavg(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
     plain = {"tau": 1.5, "lambda_1": 0.0, "lambda_2": 0.0}
     expected = simulation("dp_fedavg", **settings)
     found = simulation("fedaddp", plain | {"beta": 0.0, "r_min": 1.0}, **settings)
@@ -231,9 +228,8 @@ def test_the_public_scale_is_finite_whatever_the_global_model_holds():
     assert scale[2:].tolist() == pytest.approx([R_MIN, R_MIN, BETA + R_MIN])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters(backend):
-    world = simulation("fedaddp", HYPERPARAMETERS, backend=backend)
+def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters():
+    world = simulation("fedaddp", HYPERPARAMETERS, backend="vmap")
     done = rounds.run(world, rounds.start(world))
     ends = next_states(world, done)
     for name, value in personal_models(world, done).items():

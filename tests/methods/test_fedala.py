@@ -24,7 +24,6 @@ from simulations import (
     with_states,
 )
 
-BACKENDS = ["loop", "vmap"]
 ETA, SHARE, PASSES, LR, CLIP = 0.7, 0.9, 3, 0.2, 0.3
 SIZES = (9, 4, 1, 40)
 BEFORE = (0, 4, 1, 1)
@@ -83,13 +82,12 @@ def of(states, prefix, client):
 
 
 @pytest.mark.parametrize("p", [1, 2])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend, p):
+def test_golden_round(p):
     world = simulation(
         "fedala",
         {"p": p, "eta": ETA, "share": SHARE, "start_epochs": PASSES},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         sizes=SIZES,
         lr=LR,
     )
@@ -121,10 +119,9 @@ def test_golden_round(backend, p):
             np.testing.assert_allclose(weights[name], learned[client][name], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_layers_to_mix_it_is_dp_fedavg_to_the_bit(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_without_layers_to_mix_it_is_dp_fedavg_to_the_bit(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     world = simulation("fedala", {"p": 0}, **settings)
     done = rounds.run(world, rounds.start(world))
     plain = simulation("dp_fedavg", **settings)
@@ -134,10 +131,9 @@ def test_without_layers_to_mix_it_is_dp_fedavg_to_the_bit(backend, optimizer):
     assert set(done.states) == {"rounds"}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_weights_begin_at_1_where_a_client_starts_from_the_global_model(backend):
-    still = simulation("fedala", {"p": 2, "eta": 0.0}, backend=backend)
-    assert_equal(params_after(still), params_after(simulation("dp_fedavg", backend=backend)), 1e-12)
+def test_weights_begin_at_1_where_a_client_starts_from_the_global_model():
+    still = simulation("fedala", {"p": 2, "eta": 0.0}, backend="vmap")
+    assert_equal(params_after(still), params_after(simulation("dp_fedavg", backend="vmap")), 1e-12)
 
 
 @pytest.mark.slow
@@ -161,18 +157,16 @@ def test_weights_stay_between_0_and_1_and_reach_both():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_the_end_of_one_more_local_pass(backend):
-    world = simulation("fedala", {"p": 2}, backend=backend)
+def test_the_personal_model_is_the_end_of_one_more_local_pass():
+    world = simulation("fedala", {"p": 2}, backend="vmap")
     done = rounds.run(world, rounds.start(world))
     ends = next_states(world, done)
     models = personal_models(world, done)
     assert_equal(models, {name: ends[f"local.{name}"] for name in models}, 0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_client_that_was_never_drawn_starts_from_the_released_model(backend):
-    world = simulation("fedala", backend=backend, plan=plan(sample_rate=0.5, rounds=1), seed=3)
+def test_a_client_that_was_never_drawn_starts_from_the_released_model():
+    world = simulation("fedala", backend="vmap", plan=plan(sample_rate=0.5, rounds=1), seed=3)
     done = rounds.run(world, rounds.start(world))
     fresh = (done.states["rounds"] == 0).nonzero().flatten().tolist()
     assert 0 < len(fresh) < 4

@@ -72,8 +72,7 @@ def numpy_round(x, y, w_global, w_local, steps, *, against_global, schedule):
 
 @pytest.mark.parametrize("schedule", ["alternate", "two_phase"])
 @pytest.mark.parametrize("official", [False, True])
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_golden_round(official, backend, schedule):
+def test_golden_round(official, schedule):
     departures = (
         ("sample_level_calibration", "data_size_weights", "update_against_global")
         if official
@@ -83,7 +82,7 @@ def test_golden_round(official, backend, schedule):
         "feddpa",
         {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "schedule": schedule},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         departures=departures,
         lr=LR,
@@ -182,18 +181,16 @@ def test_the_upload_covers_personal_and_shared_coordinates_alike():
 OFFICIAL = registry.departures("feddpa", "paper", official_code=True)
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_the_official_code_tests_the_models_from_before_the_last_aggregation(backend):
-    world = simulation("feddpa", {"tau": TAU}, backend=backend, departures=OFFICIAL)
+def test_the_official_code_tests_the_models_from_before_the_last_aggregation():
+    world = simulation("feddpa", {"tau": TAU}, backend="vmap", departures=OFFICIAL)
     done = rounds.run(world, rounds.start(world))
     assert_equal(personal_models(world, done), dict(done.states.items()), 0)
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_the_official_code_tests_a_client_that_was_never_drawn_untrained(backend):
+def test_the_official_code_tests_a_client_that_was_never_drawn_untrained():
     """Many clients of a study with few rounds: their accuracy is that of the first parameters."""
     some = plan(sample_rate=0.5, rounds=1)
-    world = simulation("feddpa", {"tau": TAU}, backend=backend, departures=OFFICIAL, plan=some)
+    world = simulation("feddpa", {"tau": TAU}, backend="vmap", departures=OFFICIAL, plan=some)
     begun = rounds.start(world)
     first, drawn = begun.params, rounds.cohort(world, 0)
     assert 0 < drawn.sum() < len(drawn)
@@ -203,12 +200,11 @@ def test_the_official_code_tests_a_client_that_was_never_drawn_untrained(backend
         assert is_first != was_drawn
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_the_official_code_trains_without_dropout_and_with_transforms(backend):
+def test_the_official_code_trains_without_dropout_and_with_transforms():
     """The body's key is that of dropout, and a transform has its own."""
 
     def keys(departures):
-        world = simulation("feddpa", {"tau": TAU}, backend=backend, departures=departures)
+        world = simulation("feddpa", {"tau": TAU}, backend="vmap", departures=departures)
         dropped, moved, body = [], [], world.network.body
 
         def seen(params, x, key):
@@ -228,9 +224,8 @@ def test_the_official_code_trains_without_dropout_and_with_transforms(backend):
     assert keys(OFFICIAL) == (False, True)
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters(backend):
-    world = simulation("feddpa", {"tau": TAU}, backend=backend)
+def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters():
+    world = simulation("feddpa", {"tau": TAU}, backend="vmap")
     done = rounds.run(world, rounds.start(world))
     method, everyone = world.method, range(world.plan.clients)
     assert any(not torch.equal(done.states[name][0], value) for name, value in done.params.items())

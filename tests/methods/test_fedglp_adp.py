@@ -27,7 +27,6 @@ from simulations import (
 )
 
 BETA, GAMMA, LAMBDA_1, LAMBDA_2, LR, CLIP, SIGMA = 0.5, 0.7, 0.3, 0.4, 0.3, 0.15, 0.6
-BACKENDS = ["loop", "vmap"]
 PAPER = registry.departures("fedglp_adp", "paper", official_code=False)
 GLP_ALONE = registry.departures("fedglp_adp", "paper", False, hyperparameters={"acndp": False})
 PROFILES = pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
@@ -175,8 +174,7 @@ def silent(world):
         *("raw", "raw, whole network", "rms", "GLP alone"),
     ],
 )
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_run(backend, departures, trend, acndp, by_layer):
+def test_golden_run(departures, trend, acndp, by_layer):
     world = simulation(
         "fedglp_adp",
         {
@@ -190,7 +188,7 @@ def test_golden_run(backend, departures, trend, acndp, by_layer):
             "by_layer": by_layer,
         },
         plan=plan(noise_multiplier=SIGMA, clip_norm=CLIP, rounds=4),
-        backend=backend,
+        backend="vmap",
         departures=departures,
         lr=LR,
     )
@@ -251,18 +249,15 @@ def test_the_threshold_is_at_most_one_whatever_the_noise():
 
 @pytest.mark.slow
 @PROFILES
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("fraction", "rounds"), [(0.3, 7), (0.5, 3), (1.0, 2)])
-def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(
-    departures, backend, fraction, rounds
-):
+def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, fraction, rounds):
     """Masks only grow, by counts that follow from the round alone: round(t beta d_l / T) after t
     rounds."""
     world = simulation(
         "fedglp_adp",
         {"beta": fraction, "dynamic": False},
         plan=plan(rounds=rounds),
-        backend=backend,
+        backend="vmap",
         departures=departures,
         dtype=torch.float32,
     )
@@ -336,11 +331,10 @@ def one_round(noise, **changes):
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_certified_masks_follow_the_devices_own_noise_and_not_that_of_the_release(backend):
-    world = one_round(1e3, backend=backend)
+def test_the_certified_masks_follow_the_devices_own_noise_and_not_that_of_the_release():
+    world = one_round(1e3, backend="vmap")
     masks = masks_of(world)
-    quiet = masks_of(one_round(0.0, backend=backend))
+    quiet = masks_of(one_round(0.0, backend="vmap"))
     assert not all(torch.equal(masks[name], quiet[name]) for name in masks)
     other_release = dataclasses.replace(world, key="another run")
     assert_equal(masks_of(other_release), masks, 0)
@@ -488,10 +482,9 @@ def test_a_layer_without_shared_coordinates_is_no_division_by_zero():
 
 
 @PROFILES
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_personal_is_uploaded(departures, backend):
+def test_nothing_personal_is_uploaded(departures):
     world = simulation(
-        "fedglp_adp", {"dynamic": False, "beta": 0.6}, backend=backend, departures=departures
+        "fedglp_adp", {"dynamic": False, "beta": 0.6}, backend="vmap", departures=departures
     )
     _, seen, models = spied(world)
     names = set(world.network.shapes)
@@ -546,14 +539,13 @@ def clipped_by_layer(published):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @PROFILES
 def test_without_personal_part_pulls_and_step_it_is_dp_fedavg_clipped_by_layer(
-    backend, optimizer, departures
+    optimizer, departures
 ):
     settings = {
-        "backend": backend,
+        "backend": "vmap",
         "optimizer": optimizer,
         "lr": 0.05,
         "plan": plan(clip_norm=CLIP),
@@ -566,7 +558,6 @@ def test_without_personal_part_pulls_and_step_it_is_dp_fedavg_clipped_by_layer(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize(
     ("hyperparameters", "model"),
@@ -578,9 +569,9 @@ def test_without_personal_part_pulls_and_step_it_is_dp_fedavg_clipped_by_layer(
     ],
     ids=str,
 )
-def test_reductions_to_dp_fedavg(backend, optimizer, hyperparameters, model):
+def test_reductions_to_dp_fedavg(optimizer, hyperparameters, model):
     settings = {
-        "backend": backend,
+        "backend": "vmap",
         "optimizer": optimizer,
         "lr": 0.05,
         "model": model,
@@ -612,9 +603,8 @@ def test_without_adaptive_clipping_the_papers_version_has_the_clip_and_noise_of_
     assert "clip_weights" not in done.states
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters(backend):
-    world = simulation("fedglp_adp", {"dynamic": False}, backend=backend)
+def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters():
+    world = simulation("fedglp_adp", {"dynamic": False}, backend="vmap")
     done = rounds.run(world, rounds.start(world))
     ends = next_states(world, done)
     for name, value in personal_models(world, done).items():

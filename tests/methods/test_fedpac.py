@@ -23,7 +23,6 @@ from simulations import (
     with_states,
 )
 
-BACKENDS = ["loop", "vmap"]
 BODY, HEAD = ("fc1.weight", "fc1.bias"), numpy_mlp.HEAD
 OF_HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
 LR, CLIP, WEIGHT, SCALE = 0.2, 0.4, 0.8, 2.5
@@ -84,14 +83,13 @@ def numpy_round(world, received, centroids, heads, round):
     return received, centroids + change["centroids"], kept
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds_and_personal_model(backend):
+def test_golden_rounds_and_personal_model():
     """The second round is the first in which features are pulled."""
     world = simulation(
         "fedpac",
         {"weight": WEIGHT, "centroid_scale": SCALE, **OF_HEAD},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend=backend,
+        backend="vmap",
         lr=LR,
     )
     begun = rounds.start(world)
@@ -117,10 +115,9 @@ def test_golden_rounds_and_personal_model(backend):
             np.testing.assert_allclose(models[name][client], value, **tolerance)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_alignment_it_is_fedrep_to_the_bit(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+def test_without_alignment_it_is_fedrep_to_the_bit(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
     ours, theirs = (
         simulation(name, OF_HEAD | extra, **settings)
         for name, extra in (("fedpac", {"weight": 0.0}), ("fedrep", {}))
@@ -130,12 +127,11 @@ def test_without_alignment_it_is_fedrep_to_the_bit(backend, optimizer):
     assert_equal(personal_models(ours, done), personal_models(theirs, expected), 0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_with_an_empty_head_and_without_alignment_it_is_dp_fedavg(backend, monkeypatch):
-    expected = params_after(simulation("dp_fedavg", backend=backend))
+def test_with_an_empty_head_and_without_alignment_it_is_dp_fedavg(monkeypatch):
+    expected = params_after(simulation("dp_fedavg", backend="vmap"))
     monkeypatch.setattr("pflpipe.learning.task.HEAD", ())
     monkeypatch.setattr(Task, "train_head", lambda self, params, batches, solver: params)
-    assert_equal(params_after(simulation("fedpac", {"weight": 0.0}, backend=backend)), expected)
+    assert_equal(params_after(simulation("fedpac", {"weight": 0.0}, backend="vmap")), expected)
 
 
 @pytest.mark.slow
@@ -203,10 +199,9 @@ def test_parts_are_not_clipped_one_by_one_where_the_ledger_counts_layers():
         rounds.run(world, rounds.start(world))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_heads_never_leave_the_client(backend):
+def test_heads_never_leave_the_client():
     """With an extractor that stands still all that clients learn beside means is their heads."""
-    world = simulation("fedpac", backend=backend, lr=0.0)
+    world = simulation("fedpac", backend="vmap", lr=0.0)
     begun = rounds.start(world)
     far = with_states(rounds.start(world), lambda _, value: value + 100.0)
     _, one, _ = spied(world, begun)

@@ -12,12 +12,11 @@ BODY = ("fc1.weight", "fc1.bias")
 
 
 @pytest.mark.parametrize(("name", "private"), [("fedper", numpy_mlp.HEAD), ("lg_fedavg", BODY)])
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_golden_rounds(name, private, backend):
+def test_golden_rounds(name, private):
     world = simulation(
         name,
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend=backend,
+        backend="vmap",
         lr=LR,
         weight_decay=0.1,
     )

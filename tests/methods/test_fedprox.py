@@ -9,16 +9,14 @@ from simulations import assert_equal, params_after, personal_models, plan, simul
 
 MU, LR, CLIP = 0.6, 0.2, 0.2
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend):
+def test_golden_round():
     world = simulation(
         "fedprox",
         {"weight": MU},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         lr=LR,
     )
@@ -40,10 +38,9 @@ def test_golden_round(backend):
     numpy_mlp.assert_close(done.params, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_weight_it_is_dp_fedavg_to_the_bit(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_without_weight_it_is_dp_fedavg_to_the_bit(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     found, expected = (
         params_after(simulation(name, values, **settings))
         for name, values in (("fedprox", {"weight": 0.0}), ("dp_fedavg", {}))
@@ -51,12 +48,11 @@ def test_without_weight_it_is_dp_fedavg_to_the_bit(backend, optimizer):
     assert_equal(found, expected, 0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_it_trains_as_pmtl_ft_whose_penalty_has_no_half(backend):
+def test_it_trains_as_pmtl_ft_whose_penalty_has_no_half():
     """From the same model on the same batches; long training of that method ends where the penalty
     balances the loss."""
     found, expected = (
-        params_after(simulation(name, {"weight": weight}, backend=backend))
+        params_after(simulation(name, {"weight": weight}, backend="vmap"))
         for name, weight in (("fedprox", MU), ("pmtl_ft", MU / 2))
     )
     assert_equal(found, expected)

@@ -16,11 +16,10 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-13}
 
 
 @pytest.mark.parametrize("name", ["local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb"])
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_golden_rounds_of_the_plain_methods(name, backend):
+def test_golden_rounds_of_the_plain_methods(name):
     private = name.startswith("dp_")
     rule = plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2) if private else open_plan(rounds=2)
-    world = simulation(name, plan=rule, backend=backend, lr=LR, momentum=0.5)
+    world = simulation(name, plan=rule, backend="vmap", lr=LR, momentum=0.5)
     begun = rounds.start(world)
     shared = {key: value.numpy() for key, value in begun.params.items()}
     clients = range(world.plan.clients)
@@ -80,10 +79,9 @@ def slopes(w, x, y):
     }
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_golden_rounds_of_fedbn_whose_norm_parameters_stay_on_the_client(backend):
+def test_golden_rounds_of_fedbn_whose_norm_parameters_stay_on_the_client():
     world = simulation(
-        "fedbn", plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2), backend=backend, lr=LR
+        "fedbn", plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2), backend="vmap", lr=LR
     )
     world = dataclasses.replace(world, network=scaled_regression())
     begun = rounds.start(world)

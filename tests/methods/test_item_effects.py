@@ -20,7 +20,6 @@ from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from simulations import TABLE, assert_equal, params_after, personal_models, plan, simulation, spied
 
-BACKENDS = ["loop", "vmap"]
 ITEMS, MOST = 5, 3
 NUMBERS = {"loss": "squared_error"}
 
@@ -44,14 +43,13 @@ def means_of(world, client, one_hot):
     return (count > 0).astype(float), total / np.maximum(count, 1)[:, None]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("one_hot", [True, False])
-def test_golden_round_without_noise(backend, one_hot):
+def test_golden_round_without_noise(one_hot):
     world = simulation(
         "item_effects",
         {"answers": MOST, "bound": 0.8},
         plan=plan(noise_multiplier=0.0, rounds=1, clip_norm=0.7),
-        backend=backend,
+        backend="vmap",
         **({} if one_hot else NUMBERS),
     )
     world = world if one_hot else labels(world)
@@ -112,15 +110,14 @@ def test_the_offset_of_one_logit_is_rasch_and_that_of_numbers_a_shrunken_mean():
     np.testing.assert_allclose(numbers, [(y - z)[real].sum() / (8 + 4)])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_personal_model_is_the_released_one_with_another_bias(backend):
-    world = simulation("item_effects", plan=plan(rounds=1), backend=backend)
+def test_a_personal_model_is_the_released_one_with_another_bias():
+    world = simulation("item_effects", plan=plan(rounds=1), backend="vmap")
     done = rounds.run(world, rounds.start(world))
     models = personal_models(world, done)
     for name in ("embedding.weight", "head.weight"):
         assert_equal({name: models[name]}, {name: done.params[name].expand_as(models[name])}, 0)
     assert (models["head.bias"].std(0) > 0).all()
-    none = simulation("item_effects", {"spread": 1e-6}, plan=plan(rounds=1), backend=backend)
+    none = simulation("item_effects", {"spread": 1e-6}, plan=plan(rounds=1), backend="vmap")
     released = {name: value.expand(4, *value.shape) for name, value in done.params.items()}
     assert_equal(personal_models(none, done), released, 1e-9)
 

@@ -10,18 +10,16 @@ from pflpipe.simulation import rounds
 from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
 
 WEIGHT, LR, CLIP = 0.6, 0.2, 0.2
-BACKENDS = ["loop", "vmap"]
 
 
 @pytest.mark.parametrize("anchor", ["own", "server"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds_and_personal_model(backend, anchor):
+def test_golden_rounds_and_personal_model(anchor):
     """From the second round on a client starts away from the mean."""
     world = simulation(
         "mr_mtl",
         {"weight": WEIGHT, "anchor": anchor},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend=backend,
+        backend="vmap",
         model=cells.Model("mlp", ()),
         lr=LR,
     )
@@ -52,10 +50,9 @@ def test_golden_rounds_and_personal_model(backend, anchor):
     numpy_mlp.assert_close(personal_models(world, done), trained(2))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_weight_it_releases_first_what_dp_fedavg_releases_to_the_bit(backend, optimizer):
-    settings = {"plan": plan(rounds=1), "backend": backend, "optimizer": optimizer, "lr": 0.05}
+def test_without_weight_it_releases_first_what_dp_fedavg_releases_to_the_bit(optimizer):
+    settings = {"plan": plan(rounds=1), "backend": "vmap", "optimizer": optimizer, "lr": 0.05}
     plain, alone, pulled = (
         params_after(simulation(name, values, **settings))
         for name, values in (("dp_fedavg", {}), ("mr_mtl", {"weight": 0.0}), ("mr_mtl", {}))
@@ -64,22 +61,20 @@ def test_without_weight_it_releases_first_what_dp_fedavg_releases_to_the_bit(bac
     assert max(float((pulled[name] - plain[name]).abs().max()) for name in plain) > 1e-4
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_without_weight_every_clients_model_is_that_of_local_training_to_the_bit(backend):
+def test_without_weight_every_clients_model_is_that_of_local_training_to_the_bit():
     own, alone = (
         rounds.run(world, rounds.start(world)).states
         for world in (
-            simulation("mr_mtl", {"weight": 0.0}, plan=plan(sample_rate=0.5), backend=backend),
-            simulation("local_only", plan=plan(sample_rate=0.5), backend=backend),
+            simulation("mr_mtl", {"weight": 0.0}, plan=plan(sample_rate=0.5), backend="vmap"),
+            simulation("local_only", plan=plan(sample_rate=0.5), backend="vmap"),
         )
     )
     assert_equal(dict(own), dict(alone), 0)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_who_takes_no_step_sends_zeros_however_far_the_mean_is(backend):
+def test_who_takes_no_step_sends_zeros_however_far_the_mean_is():
     """One client has no rows, and one fewer than a batch."""
-    settings = {"sizes": (5, 0, 3), "drop_last": True, "backend": backend}
+    settings = {"sizes": (5, 0, 3), "drop_last": True, "backend": "vmap"}
     world = simulation("mr_mtl", {"anchor": "server"}, **settings)
     _, seen, states = spied(world)
     params, own = states[-2]

@@ -18,7 +18,6 @@ from pflpipe.simulation import evaluation, rounds
 from pflpipe.simulation.clients import Examples
 from simulations import TABLE, assert_equal, params_after, personal_models, plan, simulation, spied
 
-BACKENDS = ["loop", "vmap"]
 ITEMS, MOST = 5, 3
 PAIRS = list(itertools.combinations(range(ITEMS), 2))
 LENGTHS = {
@@ -27,9 +26,9 @@ LENGTHS = {
 }
 
 
-def world(backend="loop", **changes):
+def world(**changes):
     rule = plan(**({"noise_multiplier": 0.1, "rounds": 1, "clip_norm": 0.7} | changes))
-    return simulation("one_release_factors", {"answers": MOST}, plan=rule, backend=backend)
+    return simulation("one_release_factors", {"answers": MOST}, plan=rule, backend="vmap")
 
 
 def message(found, client):
@@ -97,11 +96,10 @@ def logits(expected):
     return np.log((1 + expected) / (1 - expected))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_golden_round(backend, noise):
+def test_golden_round(noise):
     """Messages, server and home; the noise is taken from the release."""
-    found = world(backend, noise_multiplier=noise)
+    found = world(noise_multiplier=noise)
     done, ((uploads, scale, released),), _ = spied(found)
     assert done.rows[0]["update_norm_max"] <= 0.7 * (1 + 1e-12)
     deviations = {name: length * noise / 4 for name, length in LENGTHS.items()}

@@ -16,7 +16,6 @@ from pflpipe.simulation.clients import Examples
 from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
 
 PENALTY, SCALE, CLIP = 0.03, 0.7, 0.9
-BACKENDS = ["loop", "vmap"]
 
 
 def design(w, world, client):
@@ -28,13 +27,12 @@ def design(w, world, client):
     return np.hstack([z, np.ones((len(y), 1))]), np.eye(3)[y]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend):
+def test_golden_round():
     world = simulation(
         "one_shot_ridge",
         {"penalty": PENALTY, "cross_scale": SCALE},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
     )
     begun = rounds.start(world)
     w = {name: value.numpy() for name, value in begun.params.items()}
@@ -66,11 +64,10 @@ def test_without_clip_and_noise_it_is_ridge_regression_on_the_rows_of_all_client
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_of_one_client_it_is_the_head_that_dp_fedavg_fb_solves_on_the_client(backend):
+def test_of_one_client_it_is_the_head_that_dp_fedavg_fb_solves_on_the_client():
     """But for the penalty on the bias, which is next to nothing here."""
     quiet = plan(1, noise_multiplier=0.0, clip_norm=1e9, rounds=1)
-    settings = {"plan": quiet, "sizes": (14,), "backend": backend, "lr": 0.0}
+    settings = {"plan": quiet, "sizes": (14,), "backend": "vmap", "lr": 0.0}
     one_shot = params_after(simulation("one_shot_ridge", {"penalty": 1e-6}, **settings))
     solver = {"head_solver": "ridge", "head_weight_decay": 1e-6}
     world = simulation("dp_fedavg_fb", solver, **settings)
@@ -78,11 +75,10 @@ def test_of_one_client_it_is_the_head_that_dp_fedavg_fb_solves_on_the_client(bac
     assert_equal(one_shot, {name: value[0] for name, value in own.items()}, 1e-4)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("loss", ["squared_error", "binary"])
-def test_of_numbers_and_of_one_logit_it_is_ridge_regression_too(backend, loss):
+def test_of_numbers_and_of_one_logit_it_is_ridge_regression_too(loss):
     quiet = plan(3, noise_multiplier=0.0, clip_norm=1e9, rounds=1)
-    settings = {"plan": quiet, "sizes": (6, 6, 6), "backend": backend, "loss": loss}
+    settings = {"plan": quiet, "sizes": (6, 6, 6), "backend": "vmap", "loss": loss}
     world = simulation("one_shot_ridge", {"penalty": PENALTY}, **settings)
     draws = torch.Generator().manual_seed(0)
     labels = torch.randn(len(world.train.y), 3, generator=draws, dtype=torch.float64)

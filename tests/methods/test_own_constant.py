@@ -10,11 +10,9 @@ from pflpipe.simulation import evaluation, rounds
 from pflpipe.simulation.clients import Examples
 from simulations import open_plan, personal_models, simulation
 
-BACKENDS = ["loop", "vmap"]
 
-
-def world(backend, labels=None, **training):
-    found = simulation("own_constant", plan=open_plan(rounds=1), backend=backend, **training)
+def world(labels=None, **training):
+    found = simulation("own_constant", plan=open_plan(rounds=1), backend="vmap", **training)
     if labels is None:
         return found
     return dataclasses.replace(found, train=Examples(found.train.x, labels(found.train.y)))
@@ -24,9 +22,8 @@ def models(found):
     return personal_models(found, rounds.run(found, rounds.start(found)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_everybody_answers_its_own_most_frequent_class(backend):
-    found = world(backend)
+def test_everybody_answers_its_own_most_frequent_class():
+    found = world()
     biases = models(found)["head.bias"].numpy()
     done = rounds.run(found, rounds.start(found))
     scores = evaluation.accuracies(found, done, has_global_model=False)
@@ -37,20 +34,17 @@ def test_everybody_answers_its_own_most_frequent_class(backend):
         assert score["personal_own"] == pytest.approx(100 * (own == counts.argmax()).mean())
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_one_logit_is_the_log_odds_of_both_classes(backend):
-    found = world(backend, lambda y: y.clamp(max=1), loss="binary")
+def test_one_logit_is_the_log_odds_of_both_classes():
+    found = world(lambda y: y.clamp(max=1), loss="binary")
     for client, bias in enumerate(models(found)["head.bias"]):
         ones = found.train.y[found.split.train[client]].double()
         odds = (ones.sum() + 0.5) / ((1 - ones).sum() + 0.5)
         torch.testing.assert_close(bias, odds.log().view(1), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_of_numbers_it_is_the_mean_of_each(backend):
+def test_of_numbers_it_is_the_mean_of_each():
     draws = torch.Generator().manual_seed(0)
     found = world(
-        backend,
         lambda y: torch.randn(len(y), 3, generator=draws, dtype=torch.float64),
         loss="squared_error",
     )
@@ -58,18 +52,17 @@ def test_of_numbers_it_is_the_mean_of_each(backend):
         torch.testing.assert_close(bias, found.train.y[found.split.train[client]].mean(0))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_it_is_the_most_frequent_class_whatever_the_features_are(backend):
+def test_it_is_the_most_frequent_class_whatever_the_features_are():
     """Nothing of x is read, and what no row says counts as equal."""
-    found = world(backend)
+    found = world()
     blind = dataclasses.replace(found, train=Examples(found.train.x + torch.nan, found.train.y))
     for name, value in models(found).items():
         assert value.equal(models(blind)[name])
-    empty = simulation("own_constant", plan=open_plan(2, rounds=1), backend=backend, sizes=(0, 4))
+    empty = simulation("own_constant", plan=open_plan(2, rounds=1), backend="vmap", sizes=(0, 4))
     assert len(set(models(empty)["head.bias"][0].tolist())) == 1
 
 
 def test_it_sends_nothing():
-    found = world("loop")
+    found = world()
     done = rounds.run(found, rounds.start(found))
     assert (done.releases, done.uploaded_bits) == (0, 0)

@@ -12,17 +12,16 @@ from simulations import assert_equal, open_plan, params_after, personal_models, 
 
 ALPHA, DELTA, LR, CLIP = 0.4, 0.05, 0.3, 0.2
 LINEAR = cells.Model("mlp", ())
-BACKENDS, VARIANTS = ["loop", "vmap"], ["fo", "hf"]
+VARIANTS = ["fo", "hf"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend, variant):
+def test_golden_round(variant):
     world = simulation(
         "per_fedavg",
         {"alpha": ALPHA, "variant": variant, "delta": DELTA},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         lr=LR,
     )
@@ -68,11 +67,10 @@ def test_golden_round(backend, variant):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("variant", "optimizer"), [("fo", "sgd"), ("hf", "adam")])
-@pytest.mark.parametrize("backend", BACKENDS)
 def test_without_a_step_of_the_client_it_is_dp_fedavg_and_its_model_the_released_one(
-    backend, variant, optimizer
+    variant, optimizer
 ):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     world = simulation("per_fedavg", {"alpha": 0.0, "variant": variant}, **settings)
     done = rounds.run(world, rounds.start(world))
     assert_equal(done.params, params_after(simulation("dp_fedavg", **settings)))
@@ -80,14 +78,13 @@ def test_without_a_step_of_the_client_it_is_dp_fedavg_and_its_model_the_released
         assert torch.equal(value, done.params[name].expand_as(value))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_on_all_examples_it_steps_along_the_gradient_of_the_loss_after_one_step(backend):
+def test_on_all_examples_it_steps_along_the_gradient_of_the_loss_after_one_step():
     """HF up to the square of delta; the exact one is that of autograd through the step."""
     world = simulation(
         "per_fedavg",
         {"alpha": ALPHA, "delta": 1e-4},
         plan=open_plan(1, rounds=1),
-        backend=backend,
+        backend="vmap",
         sizes=(9,),
         lr=LR,
         batch_size=0,

@@ -14,7 +14,6 @@ from pflpipe.simulation.clients import Examples
 from pflpipe.trees import Update
 from simulations import CLASSES, assert_equal, personal_models, plan, simulation, spied
 
-BACKENDS = ["loop", "vmap"]
 BODY = ("fc1.weight", "fc1.bias")
 LR, CLIP, RIDGE, UNITS = 0.2, 0.4, 0.1, {"means": 1.7, "covariance": 0.6}
 VALUES = {"ridge": RIDGE, "mean_scale": UNITS["means"], "covariance_scale": UNITS["covariance"]}
@@ -72,13 +71,12 @@ def adapted(w, x, y, means, covariance):
     return beta, (1 - beta) * means + beta * own[0], (1 - beta) * covariance + beta * own[1]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds_and_personal_model(backend):
+def test_golden_rounds_and_personal_model():
     """The second round is the first with a covariance; client 2 has one row, so its beta is 0."""
     world = learnable(
         VALUES,
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend=backend,
+        backend="vmap",
         lr=LR,
     )
     begun = rounds.start(world)
@@ -115,9 +113,8 @@ def test_golden_rounds_and_personal_model(backend):
     numpy_mlp.assert_close(personal_models(world, done), models)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_with_the_first_classifier_a_round_trains_the_body_as_fedbabu_does(backend, optimizer):
+def test_with_the_first_classifier_a_round_trains_the_body_as_fedbabu_does(optimizer):
     """For clients with equally many rows of each class, and a head with the bias of the
     classifier."""
     ends = []
@@ -126,7 +123,7 @@ def test_with_the_first_classifier_a_round_trains_the_body_as_fedbabu_does(backe
             name,
             plan=plan(3, clip_norm=1e9, noise_multiplier=0.0, rounds=1),
             sizes=(3, 6, 3),
-            backend=backend,
+            backend="vmap",
             optimizer=optimizer,
             lr=0.05,
         )

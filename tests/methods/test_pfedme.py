@@ -2,7 +2,6 @@
 personal models end."""
 
 import numpy as np
-import pytest
 
 import numpy_mlp
 from pflpipe import cells
@@ -11,16 +10,14 @@ from simulations import assert_equal, open_plan, personal_models, plan, simulati
 
 WEIGHT, STEPS, INNER, BETA, LR, CLIP = 2.0, 3, 0.1, 0.7, 0.3, 0.1
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_two_golden_rounds(backend):
+def test_two_golden_rounds():
     world = simulation(
         "pfedme",
         {"weight": WEIGHT, "steps": STEPS, "inner_lr": INNER, "beta": BETA},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         lr=LR,
         momentum=0.5,
@@ -63,13 +60,12 @@ def test_two_golden_rounds(backend):
             np.testing.assert_allclose(models[name][client].numpy(), value, **close)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_one_step_on_h_followed_to_its_end_is_dp_fedavg(backend):
+def test_one_step_on_h_followed_to_its_end_is_dp_fedavg():
     """eta lambda = 1 and K = 1: w moves onto theta, which is one gradient step from w."""
     world = simulation(
-        "pfedme", {"weight": 5.0, "steps": 1, "inner_lr": 0.3}, backend=backend, lr=1 / 5.0
+        "pfedme", {"weight": 5.0, "steps": 1, "inner_lr": 0.3}, backend="vmap", lr=1 / 5.0
     )
-    plain = simulation("dp_fedavg", backend=backend, lr=0.3)
+    plain = simulation("dp_fedavg", backend="vmap", lr=0.3)
     found, expected = (rounds.run(each, rounds.start(each)) for each in (world, plain))
     assert_equal(found.params, expected.params, 1e-12)
     np.testing.assert_allclose(
@@ -77,14 +73,13 @@ def test_one_step_on_h_followed_to_its_end_is_dp_fedavg(backend):
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_personal_model_lies_where_the_pull_balances_the_loss(backend):
+def test_a_personal_model_lies_where_the_pull_balances_the_loss():
     """theta(w) of all examples solves grad CE(theta) + lambda (theta - w) = 0 at the released w."""
     world = simulation(
         "pfedme",
         {"weight": WEIGHT, "steps": 10, "inner_lr": 0.3},
         plan=open_plan(1),
-        backend=backend,
+        backend="vmap",
         sizes=(9,),
         model=LINEAR,
         batch_size=0,

@@ -11,17 +11,15 @@ from simulations import assert_equal, personal_models, plan, simulation
 
 WEIGHT, LR, CLIP = 0.3, 0.2, 0.2
 LINEAR = cells.Model("mlp", ())
-BACKENDS = ["loop", "vmap"]
 
 
 @pytest.mark.parametrize("detached", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round(backend, detached):
+def test_golden_round(detached):
     world = simulation(
         "pmtl_ft",
         {"weight": WEIGHT, "detached": detached},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         lr=LR,
     )
@@ -47,10 +45,9 @@ def test_golden_round(backend, detached):
     numpy_mlp.assert_close(done.params, expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_the_penalty_or_without_its_gradient_it_is_dp_fedavg_fb(backend, optimizer):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+def test_without_the_penalty_or_without_its_gradient_it_is_dp_fedavg_fb(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     head = {"head_epochs": 2, "head_lr": 0.2, "head_momentum": 0.5, "head_weight_decay": 0.1}
     plain = simulation("dp_fedavg_fb", head, **settings)
     expected = rounds.run(plain, rounds.start(plain))
@@ -70,15 +67,14 @@ def test_the_detached_penalty_still_counts_in_the_loss():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_long_local_training_ends_where_the_penalty_balances_the_loss(backend):
+def test_long_local_training_ends_where_the_penalty_balances_the_loss():
     """The objective is strictly convex: its only stationary point solves grad CE(w) + 2 weight (w -
     w_global) = 0."""
     world = simulation(
         "pmtl_ft",
         {"weight": WEIGHT},
         plan=plan(1, noise_multiplier=0.0, clip_norm=1e9, rounds=1),
-        backend=backend,
+        backend="vmap",
         sizes=(9,),
         model=LINEAR,
         lr=0.5,

@@ -14,7 +14,6 @@ from simulations import personal_models, plan, simulation, spied, with_states
 
 HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
 LR, CLIP = 0.2, 0.2
-BACKENDS = ["loop", "vmap"]
 EVERYBODY = range(4)
 
 
@@ -74,13 +73,12 @@ def numpy_of(tree, *place):
     return {name: value[place].numpy() for name, value in tree.items()}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_round_and_personal_model(backend):
+def test_golden_round_and_personal_model():
     world = simulation(
         "ppsgd",
         HEAD,
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend=backend,
+        backend="vmap",
         lr=LR,
     )
     begun = with_own_heads(rounds.start(world))
@@ -114,12 +112,11 @@ def test_golden_round_and_personal_model(backend):
             )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_with_frozen_own_heads_it_is_dp_fedavg_and_the_personal_model_is_the_released_one(
-    backend, optimizer
+    optimizer,
 ):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
     world, plain = (
         simulation("ppsgd", {"head_lr": 0.0}, **settings),
         simulation("dp_fedavg", **settings),
@@ -131,11 +128,10 @@ def test_with_frozen_own_heads_it_is_dp_fedavg_and_the_personal_model_is_the_rel
         assert all(torch.equal(model, done.params[name]) for model in models[name])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_own_heads_never_leave_the_client(backend):
+def test_own_heads_never_leave_the_client():
     """With a global model that stands still (lr 0), all that clients learn is their own heads, and
     they upload zeros."""
-    world = simulation("ppsgd", backend=backend, lr=0.0)
+    world = simulation("ppsgd", backend="vmap", lr=0.0)
     _, seen, models = spied(world)
     states = [own for _, own in models]
     assert set(states[0]) == {"head.weight", "head.bias"}

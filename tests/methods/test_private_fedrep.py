@@ -16,7 +16,6 @@ from simulations import assert_equal, params_after, personal_models, plan, simul
 
 PENALTY, LR, CLIP, SCALE = 0.05, 4.0, 0.2, 0.5
 LINEAR, U = cells.Model("embedding", (2,), items=5), "embedding.weight"
-BACKENDS = ["loop", "vmap"]
 
 
 def rows_of(world, client):
@@ -45,14 +44,13 @@ def orthonormal_rows(u):
     return (q * np.sign(np.diag(r))).T
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_golden_rounds_and_personal_model(backend):
+def test_golden_rounds_and_personal_model():
     """The first round finds U, the others train it."""
     world = simulation(
         "private_fedrep",
         {"penalty": PENALTY, "halves": False, "moment_scale": SCALE},
         plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=3),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         lr=LR,
     )
@@ -85,11 +83,10 @@ def test_golden_rounds_and_personal_model(backend):
             np.testing.assert_allclose(models[name][client], value, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_without_its_own_parts_it_is_fedrep_with_heads_by_newton_steps(backend):
+def test_without_its_own_parts_it_is_fedrep_with_heads_by_newton_steps():
     """Of one full-batch epoch."""
     off = dict.fromkeys(("halves", "orthonormal", "spectral"), False)
-    settings = {"backend": backend, "local_epochs": 1, "batch_size": 0}
+    settings = {"backend": "vmap", "local_epochs": 1, "batch_size": 0}
     found, expected = (
         params_after(simulation(name, values, **settings))
         for name, values in (
@@ -101,10 +98,9 @@ def test_without_its_own_parts_it_is_fedrep_with_heads_by_newton_steps(backend):
     assert_equal(*({k: v for k, v in one.items() if k not in head} for one in (found, expected)))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_halves_share_no_row_and_are_drawn_anew(backend):
+def test_the_halves_share_no_row_and_are_drawn_anew():
     """Half of a client's nine rows and a row more is for the head."""
-    world = simulation("private_fedrep", backend=backend)
+    world = simulation("private_fedrep", backend="vmap")
 
     def drawn(round):
         def hook(state, batches, others):
@@ -124,12 +120,11 @@ def test_the_halves_share_no_row_and_are_drawn_anew(backend):
     assert parts(drawn(0)) != parts(drawn(2))
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("spectral", [True, False])
 @pytest.mark.parametrize(
     "model", [LINEAR, cells.Model("gru", (2, 3), items=5)], ids=["embedding", "tokens"]
 )
-def test_who_has_no_row_for_the_body_sends_none_of_it(model, spectral, backend):
+def test_who_has_no_row_for_the_body_sends_none_of_it(model, spectral):
     """One client has no rows, and one has a single row, which is for the head; weight decay moves
     the bodies of the others."""
     world = simulation(
@@ -138,7 +133,7 @@ def test_who_has_no_row_for_the_body_sends_none_of_it(model, spectral, backend):
         sizes=(5, 0, 1),
         shape=(4,) if model.name == "gru" else (5,),
         model=model,
-        backend=backend,
+        backend="vmap",
         weight_decay=0.1,
     )
     done, seen, _ = spied(world)

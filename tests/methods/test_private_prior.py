@@ -16,18 +16,17 @@ from pflpipe.simulation import evaluation, rounds
 from pflpipe.simulation.clients import Examples
 from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
 
-BACKENDS = ["loop", "vmap"]
 LINEAR = cells.Model("mlp", ())
 QUIET = {"noise_multiplier": 0.0, "rounds": 1}
 SETTINGS = {"spread": 0.8, "length": 1.0, "noise": 0.7}
 
 
-def world(backend="loop", loss="cross_entropy", **changes):
+def world(loss="cross_entropy", **changes):
     found = simulation(
         "private_prior",
         SETTINGS,
         plan=plan(**(QUIET | changes)),
-        backend=backend,
+        backend="vmap",
         model=LINEAR,
         loss=loss,
     )
@@ -60,11 +59,10 @@ def best(found, client, loss, mean, variance):
     return optimize.minimize(objective, mean.flatten(), tol=1e-12).x.reshape(mean.shape)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary", "squared_error"])
-def test_golden_round(backend, loss):
+def test_golden_round(loss):
     """Messages, server and home, with messages that reach their length and others that do not."""
-    found = world(backend, loss)
+    found = world(loss)
     done, ((uploads, scale, _),), _ = spied(found)
     outputs = found.network.shapes["head.weight"][0]
     zero = np.zeros((outputs, 6))

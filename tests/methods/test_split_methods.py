@@ -23,7 +23,6 @@ from simulations import (
     with_states,
 )
 
-BACKENDS = ["loop", "vmap"]
 HEAD, BODY = ("head.weight", "head.bias"), ("fc1.weight", "fc1.bias", "norm1.weight", "norm1.bias")
 NORM = ("norm1.weight", "norm1.bias")
 PRIVATE = {
@@ -76,9 +75,8 @@ def uploads_of(world, begun):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_only_the_shared_parameters_are_uploaded_and_only_the_private_ones_kept(name, backend):
-    world = normalised(simulation(name, backend=backend))
+def test_only_the_shared_parameters_are_uploaded_and_only_the_private_ones_kept(name):
+    world = normalised(simulation(name, backend="vmap"))
     update, extras, states = uploads_of(world, rounds.start(world))
     assert set(update) == set(SHARED[name])
     assert extras == {}
@@ -107,13 +105,12 @@ def test_the_server_never_sees_a_private_parameter_move(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_personal_model_is_the_released_part_with_the_clients_own(name, backend):
+def test_the_personal_model_is_the_released_part_with_the_clients_own(name):
     """Without further learning the personal model is the shared part as released, joined to the
     client's own part."""
     hyperparameters = {"head_lr": 0.0} if registry.info(name).factory().head_epochs else {}
     hyperparameters |= {"rt": False} if name == "dp_pfeddsu" else {}
-    world = normalised(simulation(name, hyperparameters, backend=backend))
+    world = normalised(simulation(name, hyperparameters, backend="vmap"))
     done = rounds.run(world, rounds.start(world))
     still = dataclasses.replace(world, training=dataclasses.replace(world.training, lr=0.0))
 
@@ -129,12 +126,11 @@ def test_the_personal_model_is_the_released_part_with_the_clients_own(name, back
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "centaur", "fedbabu"])
-def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, backend, monkeypatch):
+def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, monkeypatch):
     settings = {
-        "backend": backend,
+        "backend": "vmap",
         "optimizer": optimizer,
         "lr": 0.05,
         "momentum": 0.5 if optimizer == "sgd" else 0.0,
@@ -147,12 +143,11 @@ def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, backend, monkeypatc
     assert_equal(params_after(simulation(name, **settings)), expected)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_lg_fedavg_without_a_body_is_dp_fedavg(optimizer, backend):
+def test_lg_fedavg_without_a_body_is_dp_fedavg(optimizer):
     settings = {
         "model": cells.Model("mlp", ()),
-        "backend": backend,
+        "backend": "vmap",
         "optimizer": optimizer,
         "lr": 0.05,
     }
@@ -162,21 +157,19 @@ def test_lg_fedavg_without_a_body_is_dp_fedavg(optimizer, backend):
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_fedbn_without_normalisation_layers_is_dp_fedavg(optimizer, backend):
-    settings = {"backend": backend, "optimizer": optimizer, "lr": 0.05}
+def test_fedbn_without_normalisation_layers_is_dp_fedavg(optimizer):
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
     assert_equal(
         params_after(simulation("fedbn", **settings)),
         params_after(simulation("dp_fedavg", **settings)),
     )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_fedper_without_a_body_is_local_training(backend):
+def test_fedper_without_a_body_is_local_training():
     model = cells.Model("mlp", ())
-    kept = simulation("fedper", model=model, backend=backend)
-    alone = simulation("local_only", model=model, backend=backend)
+    kept = simulation("fedper", model=model, backend="vmap")
+    alone = simulation("local_only", model=model, backend="vmap")
     assert_equal(*(rounds.run(world, rounds.start(world)).states for world in (kept, alone)))
 
 
