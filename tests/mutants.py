@@ -709,7 +709,7 @@ MUTANTS = {
         "methods/dp_fedavg_global.py",
         "return params",
         "return task.minimize(params, batches.train, task.loss)[0]",
-        "methods/test_dp_fedavg_global.py",
+        "methods/test_reductions.py",
     ),
     "MR-MTL: the mean moves as if all clients were drawn": Mutant(
         "methods/mr_mtl.py",

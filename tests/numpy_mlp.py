@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pflpipe.simulation import rounds
+
 HEAD = ("head.weight", "head.bias")
 
 
@@ -62,6 +64,49 @@ def clipped(update, bound):
         name: value * min(1.0, bound / length) if length else value
         for name, value in update.items()
     }
+
+
+def less(left, right):
+    """The difference of two trees, of the names of the first."""
+    return {name: value - right[name] for name, value in left.items()}
+
+
+def moved(w, updates, share=None):
+    """The model and the mean of clipped updates, which need not be of all its tensors."""
+    share = 1 / len(updates) if share is None else share
+    mean = {name: share * sum(one[name] for one in updates) for name in updates[0]}
+    return w | {name: w[name] + value for name, value in mean.items()}
+
+
+def start(world):
+    """The start of a simulation, and its model."""
+    begun = rounds.start(world)
+    return begun, {name: value.numpy() for name, value in begun.params.items()}
+
+
+def golden(world, update):
+    """Hold the model of a run without noise against rounds by hand.
+
+    Args:
+        update: ``(w, client, round) ->`` what a client would send if nothing was clipped.
+
+    Returns:
+        the end of the run, and its model by hand.
+    """
+    begun, w = start(world)
+    for round in range(world.plan.rounds):
+        sent = [update(w, client, round) for client in range(world.plan.clients)]
+        w = moved(w, [clipped(one, world.plan.clip_norm) for one in sent])
+    done = rounds.run(world, begun)
+    assert done.rows[-1]["fraction_clipped"] > 0
+    assert_close(done.params, w)
+    return done, w
+
+
+def rows(world, client):
+    """All training examples of a client."""
+    own = world.split.train[client]
+    return world.train.x[own].numpy(), world.train.y[own].numpy()
 
 
 def steps(world, client, round, schedule):

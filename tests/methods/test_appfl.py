@@ -16,8 +16,6 @@ from pflpipe.methods import registry
 from pflpipe.simulation import rounds
 from simulations import (
     NOTHING_LEARNED,
-    assert_equal,
-    personal_models,
     plan,
     simulation,
     spied,
@@ -166,52 +164,6 @@ def test_the_noise_is_that_of_the_plans_mechanism(departures):
 
 
 # Reductions
-
-
-def assert_same_run(one, other):
-    left, right = (rounds.run(world, rounds.start(world)) for world in (one, other))
-    assert_equal(left.params, right.params)
-    assert_equal(left.states, right.states)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize(
-    ("layers", "other"), [("", "dp_fedavg"), ("head", "fedper"), ("fc1", "lg_fedavg")]
-)
-def test_it_is_what_its_personal_layers_make_of_it(layers, other, optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
-    assert_same_run(
-        simulation("appfl", {"personal_layers": layers}, **settings), simulation(other, **settings)
-    )
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_published_with_a_clip_value_that_nothing_reaches_it_is_dp_fedavg_without_clip(optimizer):
-    settings = {
-        "backend": "vmap",
-        "optimizer": optimizer,
-        "lr": 0.05,
-        "plan": plan(clip_norm=1e9, noise_multiplier=0.0),
-    }
-    published = simulation("appfl", {"personal_layers": ""}, departures=PAPER, **settings)
-    assert_same_run(published, simulation("dp_fedavg", **settings))
-
-
-def test_the_personal_model_is_the_end_of_one_more_local_pass():
-    world = simulation("appfl", departures=PAPER, backend="vmap")
-    done, everyone = rounds.run(world, rounds.start(world)), range(4)
-
-    def local_pass(state, batches, others):
-        upload, kept = world.method.local_update(
-            done.params, done.server, state, batches, world.task
-        )
-        return {name: done.params[name] + value for name, value in upload.update.items()} | kept
-
-    ends = world.run_clients(
-        local_pass, done.states, everyone, [world.work(client, done.round) for client in everyone]
-    )
-    for name, value in personal_models(world, done).items():
-        torch.testing.assert_close(value, ends[name], rtol=1e-12, atol=1e-15)
 
 
 # What a study may ask for

@@ -16,7 +16,7 @@ from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.simulation import rounds
 from pflpipe.study.plans import plan_of
-from simulations import assert_equal, personal_models, plan, simulation, spied
+from simulations import plan, simulation, spied
 
 PAPER = registry.departures("appfl_steps", "paper", False)
 BODY = ("fc1.weight", "fc1.bias")
@@ -152,47 +152,6 @@ def test_a_plan_with_next_to_no_laplace_noise_has_the_pure_epsilon_for_all_delta
 
 
 # Reductions
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize(
-    ("layers", "other"), [("", "dp_fedavg"), ("head", "fedper"), ("fc1", "lg_fedavg")]
-)
-def test_as_many_steps_as_epochs_have_under_a_clip_value_that_nothing_reaches(
-    layers, other, optimizer
-):
-    """Two epochs of two steps each are four steps on the same minibatches in the same order."""
-    settings = {
-        "backend": "vmap",
-        "optimizer": optimizer,
-        "lr": 0.05,
-        "sizes": (8, 7, 5),
-        "plan": plan(3, clip_norm=1e9, noise_multiplier=1e-10),
-        "departures": PAPER,
-    }
-    stepping = simulation("appfl_steps", {"personal_layers": layers, "local_steps": 4}, **settings)
-    left, right = (
-        rounds.run(each, rounds.start(each))
-        for each in (stepping, simulation(other, **settings | {"departures": ()}))
-    )
-    assert_equal(left.params, right.params)
-    assert_equal(left.states, right.states)
-
-
-def test_the_personal_model_is_the_end_of_as_many_steps_more():
-    world = simulation("appfl_steps", {"local_steps": STEPS}, backend="vmap")
-    done, everyone = rounds.run(world, rounds.start(world)), range(4)
-
-    def local_pass(state, batches, others):
-        upload, kept = world.method.local_update(
-            done.params, done.server, state, batches, world.task
-        )
-        return {name: done.params[name] + value for name, value in upload.update.items()} | kept
-
-    work = [world.work(client, done.round) for client in everyone]
-    ends = world.run_clients(local_pass, done.states, everyone, work)
-    for name, value in personal_models(world, done).items():
-        torch.testing.assert_close(value, ends[name], rtol=1e-12, atol=1e-15)
 
 
 def test_errors_name_this_method():

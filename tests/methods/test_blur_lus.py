@@ -10,7 +10,7 @@ import torch
 import numpy_mlp
 from pflpipe import cells, trees
 from pflpipe.simulation import rounds
-from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+from simulations import personal_models, plan, simulation, spied
 
 WEIGHT, KEEP, LR, CLIP = 0.8, 0.5, 0.3, 0.15
 LINEAR = cells.Model("mlp", ())
@@ -45,32 +45,12 @@ def test_golden_round(score):
         model=LINEAR,
         lr=LR,
     )
-    begun = rounds.start(world)
-    begin = {name: value.numpy() for name, value in begun.params.items()}
-    sent = []
-    for client, rows in enumerate(world.split.train):
-        steps = numpy_mlp.steps(world, client, 0, "train")
-        update = numpy_update(
-            world.train.x[rows].numpy(), world.train.y[rows].numpy(), begin, steps, score
-        )
-        sent.append(numpy_mlp.clipped(update, CLIP))
-    expected = {
-        name: value + sum(update[name] for update in sent) / 4 for name, value in begin.items()
-    }
-    done = rounds.run(world, begun)
-    assert done.rows[0]["fraction_clipped"] > 0
-    numpy_mlp.assert_close(done.params, expected)
 
+    def update(w, client, round):
+        steps = numpy_mlp.steps(world, client, round, "train")
+        return numpy_update(*numpy_mlp.rows(world, client), w, steps, score)
 
-@pytest.mark.parametrize("score", ["gradient", "magnitude"])
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_penalty_and_sparsification_it_is_dp_fedavg(optimizer, score):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
-    worlds = (
-        simulation("blur_lus", {"weight": 0.0, "keep_ratio": 1.0, "score": score}, **settings),
-        simulation("dp_fedavg", **settings),
-    )
-    assert_equal(*map(params_after, worlds))
+    numpy_mlp.golden(world, update)
 
 
 def first_update_norms(weight, clip_norm):

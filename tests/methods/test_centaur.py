@@ -23,10 +23,9 @@ def test_golden_rounds(name):
         momentum=0.9,
         weight_decay=0.1,
     )
-    begun = rounds.start(world)
-    body = {key: begun.params[key].numpy() for key in BODY}
-    clients = range(world.plan.clients)
-    heads = [{key: begun.params[key].numpy() for key in numpy_mlp.HEAD} for _ in clients]
+    begun, w = numpy_mlp.start(world)
+    body, clients = {key: w[key] for key in BODY}, range(world.plan.clients)
+    heads = [{key: w[key] for key in numpy_mlp.HEAD} for _ in clients]
 
     def with_head(client, round):
         steps = numpy_mlp.steps(world, client, round, "head")
@@ -43,9 +42,7 @@ def test_golden_rounds(name):
                 start, steps, numpy_mlp.gradient, lr=LR, momentum=0.9, decay=0.1, names=BODY
             )
             changes.append(numpy_mlp.clipped({key: end[key] - body[key] for key in BODY}, CLIP))
-        body = {
-            key: body[key] + sum(change[key] for change in changes) / len(clients) for key in BODY
-        }
+        body = numpy_mlp.moved(body, changes)
     done = rounds.run(world, begun)
     numpy_mlp.assert_close({key: done.params[key] for key in BODY}, body)
     numpy_mlp.assert_close(done.states, heads)

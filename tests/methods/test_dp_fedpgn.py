@@ -6,7 +6,7 @@ import pytest
 
 import numpy_mlp
 from pflpipe.simulation import rounds
-from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+from simulations import plan, simulation, spied
 
 GAMMA, RHO, LR, CLIP = 0.6, 0.3, 0.2, 0.15
 
@@ -47,16 +47,6 @@ def test_golden_rounds():
     numpy_mlp.assert_close(done.server, last)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_with_its_own_gradient_alone_it_is_dp_fedavg_to_the_bit(optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
-    found, expected = (
-        params_after(simulation(name, values, **settings))
-        for name, values in (("dp_fedpgn", {"gamma": 1.0}), ("dp_fedavg", {}))
-    )
-    assert_equal(found, expected, 0)
-
-
 def test_what_is_public_takes_nothing_of_the_clip():
     """Without weight on its gradients a client has nothing of its own to say, however far it
     went."""
@@ -78,9 +68,3 @@ def test_who_takes_no_step_or_none_that_moves_does_not_drift_either(changes):
         for value in uploads.update.values():
             assert value[0].any() == ("lr" not in changes)
             assert not value[1:].any()
-
-
-def test_the_personal_model_is_trained_by_plain_steps():
-    world, ordinary = simulation("dp_fedpgn"), simulation("dp_fedavg")
-    done = rounds.run(world, rounds.start(world))
-    assert_equal(personal_models(world, done), personal_models(ordinary, done), 0)

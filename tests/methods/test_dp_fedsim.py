@@ -10,10 +10,7 @@ from pflpipe.methods import dp_fedsim as module
 from pflpipe.simulation import rounds
 from simulations import (
     assert_equal,
-    next_states,
-    open_plan,
     params_after,
-    personal_models,
     plan,
     simulation,
     spied,
@@ -259,15 +256,6 @@ def test_updates_are_compared_with_the_last_release_and_nobody_is_preferred_befo
         torch.testing.assert_close(value, models[-1][0][name] - models[-2][0][name])
 
 
-def test_the_personal_model_is_the_end_of_one_more_local_pass():
-    world = simulation("dp_fedsim", {"threshold": THRESHOLD}, backend="vmap")
-    done = rounds.run(world, rounds.start(world))
-    ends = next_states(world, done)
-    for name, value in personal_models(world, done).items():
-        assert torch.equal(value, ends[name])
-        assert not torch.equal(value, done.states[name])
-
-
 def test_threshold_zero_keeps_the_whole_model_local():
     noisy, quiet = (
         rounds.run(world, rounds.start(world))
@@ -280,39 +268,3 @@ def test_threshold_zero_keeps_the_whole_model_local():
 
 
 # Reductions
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("fisher_norm", ["minmax", "sum"])
-def test_with_nothing_personal_and_no_adaptive_clip_it_is_dp_fedavg(optimizer, fisher_norm):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
-    plain = {"threshold": 1.5, "agc": False, "fisher_norm": fisher_norm}
-    assert_equal(
-        params_after(simulation("dp_fedsim", plain, **settings)),
-        params_after(simulation("dp_fedavg", **settings)),
-    )
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_published_without_its_parts_it_is_dp_fedavg_clipped_by_layers(optimizer):
-    settings = {
-        "backend": "vmap",
-        "optimizer": optimizer,
-        "lr": 0.05,
-        "plan": plan(clip_norm=0.05),
-    }
-    plain = simulation(
-        "dp_fedsim", {"threshold": 1.5, "agc": False, "msa": False}, departures=PAPER, **settings
-    )
-    by_layer = simulation(
-        "dp_fedavg", departures=("per_layer_clip_unscaled", "noise_per_participant"), **settings
-    )
-    assert_equal(params_after(plain), params_after(by_layer))
-
-
-@pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
-@pytest.mark.parametrize("agc", [True, False])
-def test_without_a_mechanism_nothing_is_shortened(departures, agc):
-    hyperparameters = {"threshold": 1.5, "agc": agc, "msa": False}
-    free = simulation("dp_fedsim", hyperparameters, plan=open_plan(), departures=departures)
-    assert_equal(params_after(free), params_after(simulation("dp_fedavg", plan=open_plan())))

@@ -10,7 +10,7 @@ from pflpipe import trees
 from pflpipe.methods.dp_fedsofim import WEIGHT
 from pflpipe.simulation import rounds
 from pflpipe.trees import Update
-from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+from simulations import assert_equal, plan, simulation, spied
 
 BETA, RHO, LR, CLIP = 0.7, 0.3, 0.2, 0.15
 
@@ -53,15 +53,6 @@ def test_golden_rounds(direction):
     assert float(done.server[WEIGHT]) == pytest.approx(1 - BETA**3)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_average_and_curvature_it_is_dp_fedavg_to_the_bit(optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
-    expected = params_after(simulation("dp_fedavg", **settings))
-    for direction in ("moment", "release"):
-        values = {"beta": 0.0, "rho": 1e30, "direction": direction}
-        assert_equal(params_after(simulation("dp_fedsofim", values, **settings)), expected, 0)
-
-
 @pytest.mark.parametrize("length", [0.1, 1.0, 30.0])
 def test_along_the_moment_a_step_is_never_longer_than_half_the_root_of_rho_in_units_of_the_clip(
     length,
@@ -88,9 +79,3 @@ def test_clients_send_what_they_send_in_dp_fedavg():
         assert uploads.extras == scale == {}
         first[name] = uploads.update
     assert_equal(first["dp_fedsofim"], first["dp_fedavg"], 0)
-
-
-def test_the_personal_model_is_trained_by_plain_steps():
-    world, ordinary = simulation("dp_fedsofim"), simulation("dp_fedavg")
-    done = rounds.run(world, rounds.start(world))
-    assert_equal(personal_models(world, done), personal_models(ordinary, done), 0)

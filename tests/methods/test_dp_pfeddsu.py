@@ -167,25 +167,6 @@ def test_the_personal_model_is_the_masked_extractor_with_the_head_trained_on_its
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize(
-    "hyperparameters",
-    [{"keep_ratio": 1.0, "weight": 0.0}, {"rt": False, "dan": False}, {"rt": False, "weight": 0.0}],
-    ids=str,
-)
-def test_without_masks_and_regulariser_it_is_centaur(hyperparameters, optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
-    expected, found = (
-        after(simulation("centaur", model=MODEL, **settings)),
-        after(world_of(hyperparameters, **settings)),
-    )
-    for left, right in ((expected.params, found.params), (expected.states, found.states)):
-        assert left.keys() == right.keys()
-        for name in left:
-            torch.testing.assert_close(left[name], right[name], rtol=1e-13, atol=1e-13)
-
-
-@pytest.mark.slow
 def test_straight_through_gradients_change_nothing_under_a_public_mask():
     plain, through = (after(world_of(SPARSE | {"ste": ste}, momentum=0.5)) for ste in (False, True))
     assert all(torch.equal(value, through.params[name]) for name, value in plain.params.items())

@@ -65,16 +65,6 @@ def test_golden_rounds(anchor):
     numpy_mlp.assert_close(trees.within(CONTROL, dict(done.states)), own)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_weight_it_is_dp_fedavg_to_the_bit(optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
-    found, expected = (
-        params_after(simulation(name, values, **settings))
-        for name, values in (("dp_scaffold", {"weight": 0.0}), ("dp_fedavg", {}))
-    )
-    assert_equal(found, expected, 0)
-
-
 def test_the_first_round_corrects_nothing_and_the_second_does():
     def after(name, rounds):
         quiet = plan(noise_multiplier=0.0, clip_norm=1e9, rounds=rounds)

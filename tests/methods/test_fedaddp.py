@@ -14,9 +14,7 @@ from pflpipe.methods import registry
 from pflpipe.simulation import rounds
 from simulations import (
     assert_equal,
-    next_states,
     params_after,
-    personal_models,
     plan,
     simulation,
     spied,
@@ -226,12 +224,3 @@ def test_the_public_scale_is_finite_whatever_the_global_model_holds():
     scale = world.method.scale(params, {}, world.task)["head.bias"]
     assert scale.isfinite().all()
     assert scale[2:].tolist() == pytest.approx([R_MIN, R_MIN, BETA + R_MIN])
-
-
-def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters():
-    world = simulation("fedaddp", HYPERPARAMETERS, backend="vmap")
-    done = rounds.run(world, rounds.start(world))
-    ends = next_states(world, done)
-    for name, value in personal_models(world, done).items():
-        assert torch.equal(value, ends[f"local.{name}"])
-        assert not torch.equal(value, done.states[f"local.{name}"])

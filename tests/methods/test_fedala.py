@@ -16,7 +16,6 @@ from pflpipe.methods import registry
 from pflpipe.simulation import rounds
 from simulations import (
     assert_equal,
-    next_states,
     params_after,
     personal_models,
     plan,
@@ -119,18 +118,6 @@ def test_golden_round(p):
             np.testing.assert_allclose(weights[name], learned[client][name], rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_layers_to_mix_it_is_dp_fedavg_to_the_bit(optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
-    world = simulation("fedala", {"p": 0}, **settings)
-    done = rounds.run(world, rounds.start(world))
-    plain = simulation("dp_fedavg", **settings)
-    expected = rounds.run(plain, rounds.start(plain))
-    assert_equal(done.params, expected.params, 0)
-    assert_equal(personal_models(world, done), personal_models(plain, expected), 0)
-    assert set(done.states) == {"rounds"}
-
-
 def test_weights_begin_at_1_where_a_client_starts_from_the_global_model():
     still = simulation("fedala", {"p": 2, "eta": 0.0}, backend="vmap")
     assert_equal(params_after(still), params_after(simulation("dp_fedavg", backend="vmap")), 1e-12)
@@ -154,15 +141,6 @@ def test_weights_stay_between_0_and_1_and_reach_both():
     found = rounds.run(world, rounds.start(world)).states["weight.fc1.weight"]
     assert found.min() == 0
     assert found.max() == 1
-
-
-@pytest.mark.slow
-def test_the_personal_model_is_the_end_of_one_more_local_pass():
-    world = simulation("fedala", {"p": 2}, backend="vmap")
-    done = rounds.run(world, rounds.start(world))
-    ends = next_states(world, done)
-    models = personal_models(world, done)
-    assert_equal(models, {name: ends[f"local.{name}"] for name in models}, 0)
 
 
 def test_a_client_that_was_never_drawn_starts_from_the_released_model():

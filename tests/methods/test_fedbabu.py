@@ -18,29 +18,18 @@ def test_golden_rounds():
     world = simulation(
         "fedbabu", HEAD_PHASE, plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2), **settings
     )
-    begun = rounds.start(world)
-    w = {key: value.numpy() for key, value in begun.params.items()}
-    clients = range(world.plan.clients)
-    for round in range(2):
-        changes = []
-        for client in clients:
-            steps = numpy_mlp.steps(world, client, round, "train")
-            end = numpy_mlp.descend(
-                w, steps, numpy_mlp.gradient, lr=LR, momentum=0.9, decay=0.1, names=BODY
-            )
-            changes.append(numpy_mlp.clipped({key: end[key] - w[key] for key in BODY}, CLIP))
-        w |= {key: w[key] + sum(change[key] for change in changes) / len(clients) for key in BODY}
-    done = rounds.run(world, begun)
-    numpy_mlp.assert_close(done.params, w)
 
-    personal = personal_models(world, done)
-    for client in clients:
-        steps = numpy_mlp.steps(world, client, 2, "head")
-        expected = numpy_mlp.descend(
-            w, steps, numpy_mlp.gradient, lr=0.1, momentum=0.6, decay=0.05, names=numpy_mlp.HEAD
-        )
-        own = {key: value[client] for key, value in personal.items()}
-        numpy_mlp.assert_close(own, expected)
+    def update(w, client, round):
+        steps = numpy_mlp.steps(world, client, round, "train")
+        words = {"lr": LR, "momentum": 0.9, "decay": 0.1, "names": BODY}
+        end = numpy_mlp.descend(w, steps, numpy_mlp.gradient, **words)
+        return {key: end[key] - w[key] for key in BODY}
+
+    done, w = numpy_mlp.golden(world, update)
+    words = {"lr": 0.1, "momentum": 0.6, "decay": 0.05, "names": numpy_mlp.HEAD}
+    steps = [numpy_mlp.steps(world, client, 2, "head") for client in range(4)]
+    personal = [numpy_mlp.descend(w, one, numpy_mlp.gradient, **words) for one in steps]
+    numpy_mlp.assert_close(personal_models(world, done), personal)
 
 
 def test_the_global_model_with_its_initial_head_is_tested():

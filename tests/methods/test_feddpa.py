@@ -222,22 +222,3 @@ def test_the_official_code_trains_without_dropout_and_with_transforms():
 
     assert keys(()) == (True, True)
     assert keys(OFFICIAL) == (False, True)
-
-
-def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters():
-    world = simulation("feddpa", {"tau": TAU}, backend="vmap")
-    done = rounds.run(world, rounds.start(world))
-    method, everyone = world.method, range(world.plan.clients)
-    assert any(not torch.equal(done.states[name][0], value) for name, value in done.params.items())
-
-    def both(state, batches, others):
-        personal = method.personalize(done.params, done.server, state, batches, world.task)
-        return personal, method.local_update(done.params, done.server, state, batches, world.task)[
-            1
-        ]
-
-    work = [world.work(client, done.round) for client in everyone]
-    personal, ends = world.run_clients(both, done.states, everyone, work)
-    for name, value in personal.items():
-        assert torch.equal(value, ends[name])
-        assert not torch.equal(value, done.states[name])

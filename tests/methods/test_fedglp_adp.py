@@ -17,9 +17,7 @@ from pflpipe.privacy import cohorts
 from pflpipe.simulation import rounds
 from simulations import (
     assert_equal,
-    next_states,
     params_after,
-    personal_models,
     plan,
     simulation,
     spied,
@@ -557,30 +555,6 @@ def test_without_personal_part_pulls_and_step_it_is_dp_fedavg_clipped_by_layer(
     assert_equal(found, params_after(reference))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize(
-    ("hyperparameters", "model"),
-    [
-        (PLAIN, LINEAR),  # one layer: its clip is the joint one, whatever gamma is
-        (PLAIN | {"gamma": 0.4}, LINEAR),
-        (PLAIN | {"beta": 0.3, "glp": False, "acndp": False}, None),
-        (PLAIN | {"acndp": False}, None),
-    ],
-    ids=str,
-)
-def test_reductions_to_dp_fedavg(optimizer, hyperparameters, model):
-    settings = {
-        "backend": "vmap",
-        "optimizer": optimizer,
-        "lr": 0.05,
-        "model": model,
-        "plan": plan(clip_norm=CLIP),
-    }
-    expected = params_after(simulation("dp_fedavg", **settings))
-    assert_equal(params_after(simulation("fedglp_adp", hyperparameters, **settings)), expected)
-
-
 def test_without_adaptive_clipping_the_papers_version_has_the_clip_and_noise_of_dp_fedavg():
     """One bound over all layers, one noise on every coordinate in the first round; no client
     chooses how its bound is divided, and the departure of that name is none."""
@@ -601,15 +575,6 @@ def test_without_adaptive_clipping_the_papers_version_has_the_clip_and_noise_of_
         params_after(simulation("dp_fedavg", **quiet)),
     )
     assert "clip_weights" not in done.states
-
-
-def test_the_personal_model_is_the_end_of_one_more_local_pass_from_the_released_parameters():
-    world = simulation("fedglp_adp", {"dynamic": False}, backend="vmap")
-    done = rounds.run(world, rounds.start(world))
-    ends = next_states(world, done)
-    for name, value in personal_models(world, done).items():
-        assert torch.equal(value, ends[f"local.{name}"])
-        assert not torch.equal(value, done.states[f"local.{name}"])
 
 
 @pytest.mark.slow

@@ -10,12 +10,10 @@ import torch
 import numpy_mlp
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
-from pflpipe.learning.task import Task
 from pflpipe.simulation import rounds
 from simulations import (
     CLASSES,
     assert_equal,
-    params_after,
     personal_models,
     plan,
     simulation,
@@ -113,25 +111,6 @@ def test_golden_rounds_and_personal_model():
             np.testing.assert_allclose(done.states[name][client], heads[client][name], **tolerance)
         for name, value in expected.items():
             np.testing.assert_allclose(models[name][client], value, **tolerance)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_alignment_it_is_fedrep_to_the_bit(optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
-    ours, theirs = (
-        simulation(name, OF_HEAD | extra, **settings)
-        for name, extra in (("fedpac", {"weight": 0.0}), ("fedrep", {}))
-    )
-    done, expected = (rounds.run(world, rounds.start(world)) for world in (ours, theirs))
-    assert_equal(done.params, expected.params, 0)
-    assert_equal(personal_models(ours, done), personal_models(theirs, expected), 0)
-
-
-def test_with_an_empty_head_and_without_alignment_it_is_dp_fedavg(monkeypatch):
-    expected = params_after(simulation("dp_fedavg", backend="vmap"))
-    monkeypatch.setattr("pflpipe.learning.task.HEAD", ())
-    monkeypatch.setattr(Task, "train_head", lambda self, params, batches, solver: params)
-    assert_equal(params_after(simulation("fedpac", {"weight": 0.0}, backend="vmap")), expected)
 
 
 @pytest.mark.slow

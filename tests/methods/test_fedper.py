@@ -20,8 +20,7 @@ def test_golden_rounds(name, private):
         lr=LR,
         weight_decay=0.1,
     )
-    begun = rounds.start(world)
-    shared = {key: value.numpy() for key, value in begun.params.items()}
+    begun, shared = numpy_mlp.start(world)
     clients = range(world.plan.clients)
     own = [{key: shared[key] for key in private} for _ in clients]
 
@@ -38,10 +37,7 @@ def test_golden_rounds(name, private):
             )
             for end in ends
         ]
-        shared |= {
-            key: shared[key] + sum(change[key] for change in changes) / len(clients)
-            for key in changes[0]
-        }
+        shared = numpy_mlp.moved(shared, changes)
     done = rounds.run(world, begun)
     numpy_mlp.assert_close(done.params, shared)
     numpy_mlp.assert_close(done.states, own)

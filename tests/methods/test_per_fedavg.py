@@ -8,7 +8,7 @@ import torch
 import numpy_mlp
 from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import assert_equal, open_plan, params_after, personal_models, plan, simulation
+from simulations import assert_equal, open_plan, personal_models, plan, simulation
 
 ALPHA, DELTA, LR, CLIP = 0.4, 0.05, 0.3, 0.2
 LINEAR = cells.Model("mlp", ())
@@ -25,14 +25,12 @@ def test_golden_round(variant):
         model=LINEAR,
         lr=LR,
     )
-    begun = rounds.start(world)
-    begin = {name: value.numpy() for name, value in begun.params.items()}
 
     def less(w, slope, rate):
         return {name: w[name] - rate * slope[name] for name in w}
 
-    def trained(client):
-        steps, w, at = numpy_mlp.steps(world, client, 0, "train"), begin, 0
+    def update(begin, client, round):
+        steps, w, at = numpy_mlp.steps(world, client, round, "train"), begin, 0
         everything = [np.concatenate(part) for part in zip(*steps, strict=True)]
         for x, y in steps:
             places = [(at + turn * len(y) + np.arange(len(y))) for turn in (1, 2)]
@@ -46,36 +44,12 @@ def test_golden_round(variant):
                     name: g[name] - ALPHA * (ahead[name] - behind[name]) / (2 * DELTA) for name in g
                 }
             w, at = less(w, meta, LR), at + len(y)
-        return w
+        return numpy_mlp.less(w, begin)
 
-    expected = dict(begin)
-    for client in range(4):
-        end = trained(client)
-        sent = numpy_mlp.clipped({name: end[name] - begin[name] for name in begin}, CLIP)
-        expected = {name: value + sent[name] / 4 for name, value in expected.items()}
-    done = rounds.run(world, begun)
-    models = personal_models(world, done)
-    for client, rows in enumerate(world.split.train):
-        slope = numpy_mlp.gradient(
-            expected, world.train.x[rows].numpy(), world.train.y[rows].numpy()
-        )
-        for name, value in less(expected, slope, ALPHA).items():
-            close = {"rtol": 1e-9, "atol": 1e-12}
-            np.testing.assert_allclose(done.params[name].numpy(), expected[name], **close)
-            np.testing.assert_allclose(models[name][client].numpy(), value, **close)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("variant", "optimizer"), [("fo", "sgd"), ("hf", "adam")])
-def test_without_a_step_of_the_client_it_is_dp_fedavg_and_its_model_the_released_one(
-    variant, optimizer
-):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
-    world = simulation("per_fedavg", {"alpha": 0.0, "variant": variant}, **settings)
-    done = rounds.run(world, rounds.start(world))
-    assert_equal(done.params, params_after(simulation("dp_fedavg", **settings)))
-    for name, value in personal_models(world, done).items():
-        assert torch.equal(value, done.params[name].expand_as(value))
+    done, expected = numpy_mlp.golden(world, update)
+    slopes = [numpy_mlp.gradient(expected, *numpy_mlp.rows(world, client)) for client in range(4)]
+    personal = [less(expected, slope, ALPHA) for slope in slopes]
+    numpy_mlp.assert_close(personal_models(world, done), personal)
 
 
 def test_on_all_examples_it_steps_along_the_gradient_of_the_loss_after_one_step():

@@ -4,7 +4,6 @@ heads stay at home."""
 import itertools
 
 import numpy as np
-import pytest
 import torch
 import torch.nn.functional as F
 
@@ -110,22 +109,6 @@ def test_golden_round_and_personal_model():
             np.testing.assert_allclose(
                 value, expected[name] + again.get(name, 0.0), rtol=1e-10, atol=1e-13
             )
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_with_frozen_own_heads_it_is_dp_fedavg_and_the_personal_model_is_the_released_one(
-    optimizer,
-):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "weight_decay": 0.01}
-    world, plain = (
-        simulation("ppsgd", {"head_lr": 0.0}, **settings),
-        simulation("dp_fedavg", **settings),
-    )
-    done, expected = (rounds.run(each, rounds.start(each)) for each in (world, plain))
-    models = personal_models(world, done)
-    for name, value in expected.params.items():
-        torch.testing.assert_close(done.params[name], value, rtol=1e-13, atol=1e-13)
-        assert all(torch.equal(model, done.params[name]) for model in models[name])
 
 
 def test_own_heads_never_leave_the_client():

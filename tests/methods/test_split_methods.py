@@ -127,7 +127,7 @@ def test_the_personal_model_is_the_released_part_with_the_clients_own(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("name", ["fedper", "fedrep", "centaur", "fedbabu"])
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "centaur", "fedbabu", "fedpac"])
 def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, monkeypatch):
     settings = {
         "backend": "vmap",
@@ -140,37 +140,8 @@ def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, monkeypatch):
     monkeypatch.setattr(
         Task, "train_head", lambda self, params, batches, solver: params
     )  # nothing to train
-    assert_equal(params_after(simulation(name, **settings)), expected)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_lg_fedavg_without_a_body_is_dp_fedavg(optimizer):
-    settings = {
-        "model": cells.Model("mlp", ()),
-        "backend": "vmap",
-        "optimizer": optimizer,
-        "lr": 0.05,
-    }
-    assert_equal(
-        params_after(simulation("lg_fedavg", **settings)),
-        params_after(simulation("dp_fedavg", **settings)),
-    )
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_fedbn_without_normalisation_layers_is_dp_fedavg(optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
-    assert_equal(
-        params_after(simulation("fedbn", **settings)),
-        params_after(simulation("dp_fedavg", **settings)),
-    )
-
-
-def test_fedper_without_a_body_is_local_training():
-    model = cells.Model("mlp", ())
-    kept = simulation("fedper", model=model, backend="vmap")
-    alone = simulation("local_only", model=model, backend="vmap")
-    assert_equal(*(rounds.run(world, rounds.start(world)).states for world in (kept, alone)))
+    values = {"weight": 0.0} if name == "fedpac" else {}
+    assert_equal(params_after(simulation(name, values, **settings)), expected)
 
 
 # What a study may ask for
