@@ -1,7 +1,7 @@
 """Pages of the site that are made from the program: mkdocs calls this file while it builds.
 
 Nothing that is made here is committed. A page has prose of its own, and a comment where the
-program's words go: ``<!-- cards of all methods -->``, ``<!-- keys: partition -->``. The notebook is
+program's words go: ``<!-- cards of all methods -->``, ``<!-- keys: partition -->``, ``<!-- table: FILE.csv -->``. The notebook is
 a page with the outputs that are stored in it.
 """
 
@@ -20,9 +20,10 @@ from mkdocs.structure.pages import Page
 from pflpipe.report import cards
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
-from pages import study_page
+from pages import shown, study_page
 
 CARDS = "<!-- cards of all methods -->"
+TABLE = re.compile(r"<!-- table: (\S+) -->")
 KEYS = re.compile(r"<!-- keys: (\w+) -->")
 
 GREEK = {
@@ -68,6 +69,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         page.meta["hide"] = ["toc"]  # for its tables, which are wide
     if CARDS in markdown:
         markdown = _CODE.sub(_formula, markdown.replace(CARDS, cards.page()))
+    folder = Path(page.file.abs_src_path or "").parent
+    markdown = TABLE.sub(lambda mark: shown.tables(folder / mark[1]), markdown)
     return KEYS.sub(lambda mark: study_page.keys(mark[1]), markdown)
 
 

@@ -1,8 +1,9 @@
-"""What the studies of docs/results.md say together: of whom one word holds in every one of them.
+"""What the studies of docs/results.md say together: for which methods one word holds in every one
+of them.
 
-Nothing is pooled. Studies have their own data, people and difficulty, so a mean over them would be
-about no population; what is counted is in how many of them an interval excludes 0 (vote counting,
-which asks for no common scale and tells no size of an effect).
+Results are never averaged across studies. Studies have their own data, people and difficulty, so a
+mean over them would be about no population. What is counted is in how many of them an interval
+excludes 0 (vote counting: it needs no common scale and says nothing of the size of an effect).
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pflpipe.report.comparison import ALONE, BOLD_WORDS
-from pflpipe.report.render_table import Entry, Table
+import pandas as pd
+
+from pflpipe.report.comparison import ALONE
 from pflpipe.report.sentences import are, each_budget, names
 from pflpipe.report.statistics import Difference
 
@@ -49,38 +51,33 @@ def shared(studies: Mapping[str, Mapping[str, Standing]]) -> Standings:
 
 
 def sentences(found: Standings, baseline: str) -> Iterator[str]:
-    """Yield who gains over learning alone, who may be the best and who is better than the released
-    model and than the ``baseline`` (c) in how many studies; empty texts where no study can tell."""
+    """Yield in how many studies methods gain over learning alone, which method may be the best in
+    most, and which are better than the released model and than the ``baseline`` (c) in every one,
+    at the budgets that most studies have; empty texts where no study can tell."""
+    most = max(map(len, found.values()), default=0)
+    common = {budget: standings for budget, standings in found.items() if len(standings) == most}
     told: tuple[Callable[[Mapping[str, Standing]], str], ...] = (
         _over_alone,
         _best,
-        lambda standings: _over(
-            [one.released for one in standings.values()], "the study's released model (b)"
-        ),
-        lambda standings: _over(
-            [one.plain for one in standings.values()], f"{baseline}, fine-tuned (c),"
-        ),
+        lambda one: _over([s.released for s in one.values()], "the study's released model (b)"),
+        lambda one: _over([s.plain for s in one.values()], f"{baseline}, fine-tuned (c),"),
     )
     for tell in told:
-        parts = {budget: tell(standings) for budget, standings in found.items()}
+        parts = {budget: tell(standings) for budget, standings in common.items()}
         yield each_budget({budget: part for budget, part in parts.items() if part})
 
 
 def _over_alone(standings: Mapping[str, Standing]) -> str:
-    known = {study: one.alone for study, one in standings.items() if one.alone}
-    better = {
-        study: [one.sign for one in differences.values()].count(1)
-        for study, differences in known.items()
-    }
-    some = [
-        f"{number} of {len(known[study])} methods in {study}"
-        for study, number in better.items()
-        if number
-    ]
-    none = [study for study, number in better.items() if not number]
+    some, none = [], []
+    for study, one in standings.items():
+        better = [difference.sign for difference in one.alone.values()].count(1)
+        if better:
+            some.append(f"{better} of {len(one.alone)} methods in {study}")
+        elif one.alone:
+            none.append(study)
     parts = []
     if some:
-        parts.append(f"{names(some)} are better than learning alone ({ALONE})")
+        parts.append(f"{', '.join(some)} are better than learning alone ({ALONE})")
     if none:
         parts.append(f"the seeds show no gain over learning alone by any method in {names(none)}")
     return ", and ".join(parts)
@@ -95,7 +92,7 @@ def _best(standings: Mapping[str, Standing]) -> str:
     first = sorted(label for label in counts if counts[label] == most)
     return (
         f"{names(first)} {are(first)} the best or not distinguishable from the best in {most} of "
-        f"{len(known)} studies, nobody in more"
+        f"{len(known)} studies, more than any other method"
     )
 
 
@@ -105,16 +102,15 @@ def _over(differences: Sequence[Mapping[str, Difference]], baseline: str) -> str
     shared_by = [label for label in labels if _count(label, known) > 1]
     if not shared_by:
         return ""
-
-    def always(sign: int) -> list[str]:
-        return [
+    better, worse = (
+        [
             label
             for label in shared_by
             if all(found[label].sign == sign for found in known if label in found)
         ]
-
+        for sign in (1, -1)
+    )
     where = "in every study that has both"
-    better, worse = always(1), always(-1)
     if better:
         said = f"{names(better)} {are(better)} better than {baseline} {where}"
     else:
@@ -122,59 +118,38 @@ def _over(differences: Sequence[Mapping[str, Difference]], baseline: str) -> str
     return f"{said}, and {names(worse)} {are(worse)} worse in every one" if worse else said
 
 
-def tables(found: Standings) -> Iterator[Table]:
-    """Yield the lines that two studies or more have, by budget, compared with learning alone and
-    with the released model in each of them."""
+def table(found: Standings) -> pd.DataFrame:
+    """Return the lines that two studies or more have, by rival and budget, with a column for every
+    study. First those that may be the best in most studies, then those with most ↑ beside (b)."""
     studies = list(dict.fromkeys(study for standings in found.values() for study in standings))
-    for name, rival, differences in (
-        ("to alone", "learning alone (a)", lambda one: one.alone),
-        ("to released", "the released model (b)", lambda one: one.released),
-    ):
-        yield Table(
-            f"the studies compared, {name}",
-            f"mean differences in percent points to {rival}, of personal models on their clients' "
-            "own test rows. ↑, ↓: the adjusted 95 % interval, which is in the study's own table, "
-            "excludes 0; it is adjusted to the lines of one study and not to several. First those "
-            "who are bold in most studies, then those with most ↑ compared with (b). –: was not "
-            "compared.",
-            (f"Bold, among the certified rows of one study and budget: {BOLD_WORDS}.",),
-            ("method", "budget", *studies),
-            tuple(
-                tuple(_rows(budget, standings, studies, differences))
-                for budget, standings in found.items()
-            ),
-            labels=2,
-        )
+    rows = []
+    for rival in ("alone", "released"):
+        for budget, standings in found.items():
+            for label in sorted(_labels(standings), key=lambda one: _order(one, standings)):
+                row = {"rival": rival, "method": label, "budget": budget}
+                for study in studies:
+                    one = standings.get(study)
+                    difference = getattr(one, rival).get(label) if one else None
+                    row[study] = _text(difference, bool(one and label in one.kept))
+                rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def _rows(
-    budget: str,
-    standings: Mapping[str, Standing],
-    studies: list[str],
-    differences: Callable[[Standing], Mapping[str, Difference]],
-) -> Iterator[tuple[Entry, ...]]:
-    def order(label: str) -> tuple[int, int, str]:
-        ups = [one.released[label].sign for one in standings.values() if label in one.released]
-        return -_count(label, [one.kept for one in standings.values()]), -ups.count(1), label
-
-    nothing = Standing((), {}, {}, {}, frozenset())
-    for label in sorted(_labels(standings), key=order):
-        places = [standings.get(study, nothing) for study in studies]
-        entries = (_entry(differences(one).get(label), label in one.kept) for one in places)
-        yield (Entry(label), Entry(budget), *entries)
+def _order(label: str, standings: Mapping[str, Standing]) -> tuple[int, int, str]:
+    ups = [one.released[label].sign for one in standings.values() if label in one.released]
+    return -_count(label, [one.kept for one in standings.values()]), -ups.count(1), label
 
 
-def _labels(standings: Mapping[str, Standing]) -> list[str]:
+def _labels(standings: Mapping[str, Standing]) -> set[str]:
     lines = [one.lines for one in standings.values()]
-    return sorted({label for found in lines for label in found if _count(label, lines) > 1})
+    return {label for found in lines for label in found if _count(label, lines) > 1}
 
 
 def _count(label: str, groups: Sequence[Collection[str]]) -> int:
     return sum(label in group for group in groups)
 
 
-def _entry(difference: Difference | None, bold: bool) -> Entry:
+def _text(difference: Difference | None, kept: bool) -> str:
     if difference is None:
-        return Entry("–")
-    mark = ("", " ↑", " ↓")[difference.sign]
-    return Entry(f"{difference.mean:+.1f}{mark}", bold)
+        return "–"
+    return f"{difference.mean:+.1f}{('', ' ↑', ' ↓')[difference.sign]}{' *' * kept}"

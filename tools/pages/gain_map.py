@@ -7,18 +7,19 @@ personal model that stands first there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
 
 from pages import wording
-from pages.panel import DOES_NOT, MARGIN, PAYS, Panel, Verdict, released_by
+from pages.panel import DOES_NOT, PAYS, Panel, Verdict, released_by
 from pflpipe.files import atomic
 from pflpipe.report import sentences
 from pflpipe.report.comparison import MAIN
@@ -31,37 +32,21 @@ WIDTH, COLOURS = 1340, 48
 """Of a committed figure: the largest width in pixels, and how many colours it has."""
 _RIVALS = {"alone": "over alone", "released": "over released"}
 _LOOKS = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."), ("v", (0, (6, 2, 1, 2, 1, 2))))
+_LEGEND = (
+    "what to do. A method: personalization pays, train it. Alone: learn alone. Released: use the "
+    "released model of that method, untouched. ?: undecided; that is the better rival, or run more "
+    "seeds."
+)
 _APART = 1.07
 """Factor between the marks of neighbouring lines at one number of people."""
 
 
-def parts(found: Sequence[Panel]) -> Iterator[str]:
-    """Yield the page of a map below its note."""
-    about = found[0].study.about
-    yield picture(found[0].study.name, "")
-    yield advice(found)
-    yield from filter(None, [wording.escaped(about.description)])
-    yield wording.escaped(about.caption)
-    yield markdown(table(found)).strip()
-
-
-def picture(name: str, folder: str) -> str:
-    """Return the figure as Markdown; ``folder`` leads from the page to the studies."""
-    return f"![{name}: gain of personal models over their rivals]({folder}{name}/{FIGURE})"
-
-
-def advice(found: Sequence[Panel]) -> str:
-    """Return a list with a sentence for every number of people and rows: what their experimenter
-    should do at each budget."""
-    return "\n".join(f"- {wording.escaped(_advice(panel))}" for panel in found if panel.verdicts())
-
-
-def _advice(panel: Panel) -> str:
+def advice(panel: Panel) -> str:
+    """Return a sentence: what an experimenter should do at each budget."""
     budgets: dict[str, list[str]] = {}
     for budget, verdict in panel.verdicts().items():
         budgets.setdefault(_deed(verdict), []).append(budget)
-    said = "; ".join(f"at {sentences.names(at)}, {deed}" for deed, at in budgets.items())
-    return f"With {panel.people:,} people and {panel.rows} rows each: {said}."
+    return sentences.each_budget({sentences.names(at): deed for deed, at in budgets.items()})
 
 
 def _deed(verdict: Verdict) -> str:
@@ -75,31 +60,44 @@ def _deed(verdict: Verdict) -> str:
     return f"it is undecided whether personalization pays: {other}, or run more seeds"
 
 
-def table(found: Sequence[Panel]) -> Table:
-    """Return a line for every region."""
-    return Table(
-        f"{found[0].study.name}, the map",
-        "of each region the personal model that stands first: the largest mean, among those that "
-        f"pay where some do. Pays: an interval beside both rivals lies above 0. Does not pay: the "
-        f"interval of every personal model beside one of the rivals ends below {MARGIN:g} point. "
-        "Percent and percent points, on clients' own rows, with 95 % intervals that are adjusted "
-        "to the methods of a region and not to the number of regions.",
-        (),
-        (
-            *("people", "rows", "budget", "verdict", "personal model", "its accuracy"),
-            *("to alone", "rival (b)", "to released", "seeds"),
-        ),
-        tuple(tuple(_lines(panel)) for panel in found if panel.verdicts()),
-        labels=5,
+def matrix(found: Sequence[Panel]) -> str:
+    """Return the map as Markdown: what to do by people, rows and budget."""
+    budgets = list(dict.fromkeys(budget for panel in found for budget in panel.verdicts()))
+    rows = []
+    for panel in found:
+        verdicts = panel.verdicts()
+        cells = (_short(verdicts[budget]) if budget in verdicts else "–" for budget in budgets)
+        rows.append(tuple(map(Entry, (f"{panel.people:,}", str(panel.rows), *cells))))
+    header = ("people", "rows", *budgets)
+    return markdown(Table(found[0].study.name, _LEGEND, (), header, (tuple(rows),), 5)).strip()
+
+
+def _short(verdict: Verdict) -> str:
+    if verdict.word == PAYS:
+        return verdict.group.label
+    other = f"released {verdict.rival.label}" if verdict.apart.sign > 0 else "alone"
+    return other if verdict.word == DOES_NOT else f"{other}?"
+
+
+def table(found: Sequence[Panel]) -> pd.DataFrame:
+    """Return a row for every region, as it is printed: the personal model that stands first,
+    beside its rivals."""
+    return pd.DataFrame(
+        {
+            "people": f"{panel.people:,}",
+            "rows": str(panel.rows),
+            "budget": budget,
+            "verdict": one.word,
+            "personal model": one.group.label,
+            "its accuracy": one.group.text(MAIN),
+            "to alone": wording.number(one.alone),
+            "rival (b)": one.rival.label,
+            "to released": wording.number(one.released),
+            "seeds": str(one.alone.seeds),
+        }
+        for panel in found
+        for budget, one in panel.verdicts().items()
     )
-
-
-def _lines(panel: Panel) -> Iterator[tuple[Entry, ...]]:
-    for budget, one in panel.verdicts().items():
-        texts = [f"{panel.people:,}", str(panel.rows), budget, one.word, one.group.label]
-        texts += [one.group.text(MAIN), wording.number(one.alone), one.rival.label]
-        texts += [wording.number(one.released), str(one.alone.seeds)]
-        yield tuple(map(Entry, texts))
 
 
 def draw(found: Sequence[Panel], target: Path) -> None:

@@ -1,14 +1,12 @@
 """The measured numbers of README.md and docs/quickstart.md: each stands between two markers, and
 ``make readme`` writes it there from the results.
 
-A block is everything between a line ``<!-- <study>: <name> -->`` and the next line ``<!-- end
--->``. What stands outside of the blocks is written by hand and holds no measured number.
+What stands outside of the blocks (blocks.py) is written by hand and holds no measured number.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pages import blocks as parts
 from pflpipe.cells import CLAIMS, Cell
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
@@ -38,7 +37,6 @@ VERDICT, TABLE, SENTENCES, COMPARED = (
 )
 PAGES = {"README.md": (VERDICT,), "docs/quickstart.md": (TABLE, SENTENCES, COMPARED)}
 """The blocks of each document."""
-_END = "<!-- end -->"
 COLUMNS = 98
 """Width of README.md."""
 Code = Callable[[Sequence[Cell]], str]
@@ -109,7 +107,7 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     after = dict(before)
     for page, names in PAGES.items():
         for name in filter(blocks.__contains__, names):
-            after[root / page] = _replaced(after[root / page], name, blocks[name], page)
+            after[root / page] = parts.replaced(after[root / page], name, blocks[name], page)
     for image, figure in images.items():
         if not image.is_file() or image.read_bytes() != figure.read_bytes():
             with atomic(image) as path:
@@ -120,33 +118,6 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
             write_text(path, text)
             told.append(f"{path}: renewed")
     return told or ["nothing new"]
-
-
-def split(text: str, name: str, location: str) -> tuple[str, str, str]:
-    """Return what stands before a block, between its markers, and after it.
-
-    Raises:
-        ConfigError: there is not exactly one such block, or another one begins before it ends.
-    """
-    begin = f"<!-- {name} -->"
-    before, *found = re.split(rf"^{re.escape(begin)}\n", text, flags=re.MULTILINE)
-    if len(found) != 1:
-        expected = f"one such line, and {_END} after it"
-        raise ConfigError(
-            f"{location}: marker {begin}", got=f"{len(found)} of it", expected=expected
-        )
-    inside, *rest = re.split(rf"^{_END}\n", found[0], maxsplit=1, flags=re.MULTILINE)
-    if not rest or re.search(r"^<!-- \w+: \w+ -->$", inside, re.MULTILINE):
-        raise ConfigError(
-            f"{location}: marker {begin} has no {_END} of its own",
-            do="put that line after the block",
-        )
-    return before, inside, rest[0]
-
-
-def _replaced(text: str, name: str, content: str, location: str) -> str:
-    before, _, after = split(text, name, location)
-    return f"{before}<!-- {name} -->\n\n{content.strip()}\n\n{_END}\n{after}"
 
 
 def runs_comment(study: Study, code: Code) -> str:

@@ -1,26 +1,27 @@
 """docs/reproduction.md: what papers print beside what came out here, as far as it was run.
 
-A study with a paper's ``layout`` leaves three files in ``docs/reproduction/``, of which the page is
+A study with a paper's ``layout`` leaves two files in ``docs/reproduction/``, of which the page is
 made without ``results/``:
 
 - ``<study>.csv``: rows of its tidy table (tidy.py), of the runs that are finished. Such studies
   take days, so they come in parts: rows of runs that are no longer at hand stay.
 - ``<study>.json``: for every row where, with what and when it was trained.
-- ``<study>.md``: written by hand: what explains differences to the print, or a number that
-  surprises. Without it differences are called unexplained.
 
-``verdicts.md``, written by hand, is the summary on top of the page. ``rounds/<study>.csv`` has the
-accuracy of every round of runs without such rows, whose table an ``.md`` has.
+Blocks of the page are written by hand (blocks.py): the summary on top, and for every study what
+explains differences to the print. Without that, differences are called unexplained.
+``rounds/<study>.csv`` has the accuracy of every round of runs without such rows, whose table such a
+block has.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from pages import wording
+from pages import blocks, wording
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json, write_text
 from pflpipe.report import paper_table, tidy
@@ -37,12 +38,14 @@ FAR = 3.0
 HEAD = """\
 # What papers print, and what comes out here
 
-Written by `make results` from the files in `docs/reproduction/`; do not edit. Every table has the
+Written by `make results` from `docs/reproduction/`, but for the notes. Every table has the
 paper's rows and columns, the paper's number in brackets below ours where it prints one, and the ε
 that holds for a whole client below both. A row under a paper's name runs the paper's mechanism and
-its accounting; the certified version of a method whose mechanism does not hold what it claims is a
-row of its own. What a paper leaves open, and what was chosen, stands in each study's description;
-variations of it are rows with their difference in brackets. Only what was run is shown.
+its accounting. Where that mechanism does not provide what the paper claims, the row is *nominal*:
+its ε is the number that the paper would print, and the honest ε is what the mechanism provides. The
+certified version is a row of its own. Each study's description says what the paper leaves open and
+what was chosen; variations of it are rows with their difference in brackets. Rows that the paper
+does not have come last. Only what was run is shown.
 """
 
 
@@ -77,10 +80,10 @@ def write(docs: Path, studies: Path) -> Path | None:
     sources = sorted((docs / FOLDER).glob("*.csv"))
     if not sources:
         return None
-    parts = [_part(source, studies) for source in sources]
-    parts = [_said(docs / FOLDER / "verdicts"), *parts]
-    write_text(docs / "reproduction.md", "\n".join([HEAD, "\n\n".join(filter(None, parts)), ""]))
-    return docs / "reproduction.md"
+    page = docs / "reproduction.md"
+    parts = [note(page, "verdicts")[1], *(_part(source, studies, page) for source in sources)]
+    write_text(page, "\n".join([HEAD, "\n\n".join(parts), ""]))
+    return page
 
 
 def far(frame: pd.DataFrame) -> Iterator[str]:
@@ -100,7 +103,7 @@ def far(frame: pd.DataFrame) -> Iterator[str]:
         yield f"{name} on {where}: {ours:.1f}, printed {paper:g}, {ours - paper:+.1f}{budget}."
 
 
-def _part(source: Path, studies: Path) -> str:
+def _part(source: Path, studies: Path, page: Path) -> str:
     frame, told = _read(source)
     study = load_study(source.stem, studies)
     shown = tidy.of_cells(study, frame["cell"])
@@ -111,24 +114,29 @@ def _part(source: Path, studies: Path) -> str:
             do=f"make it again: make results STUDY={study.name}",
         )
     differences = list(far(frame))
+    table = paper_table.table(shown, study.layout, frame)
+    notes = tuple(one for one in table.notes if one.startswith("ε: "))
+    said, kept = note(page, study.name)
     missing = len(study.rows) - len(shown.rows)
     lines = [
         f"## {study.title}",
         f"{len(shown.rows)} of {len(study.rows)} runs are finished." if missing else "",
-        markdown(paper_table.table(shown, study.layout, frame)).strip(),
+        markdown(dataclasses.replace(table, notes=notes)).strip(),
         f"Farther than {FAR:g} points from the print:" if differences else "",
         "\n".join(f"- {wording.escaped(text)}" for text in differences),
-        _said(source) or ("Not explained." if differences else ""),
+        "" if said or not differences else "Not explained.",
+        kept,
         wording.escaped(study.description.strip()),
         "\n\n".join(dict.fromkeys(told[str(cell)] for cell in frame["cell"])),
     ]
     return "\n\n".join(filter(None, lines))
 
 
-def _said(source: Path) -> str:
-    """Return what somebody wrote about the numbers; empty where nobody did."""
-    notes = source.with_suffix(".md")
-    return notes.read_text(encoding="utf-8").strip() if notes.is_file() else ""
+def note(page: Path, name: str) -> tuple[str, str]:
+    """Return what somebody wrote into a block of the page, and the block."""
+    title = f"{blocks.NOTE}: {name}"
+    said = blocks.written(page, title)
+    return said, blocks.block(title, said)
 
 
 def _read(source: Path) -> tuple[pd.DataFrame, dict[str, str]]:

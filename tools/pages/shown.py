@@ -1,0 +1,41 @@
+"""The tables of results as the site shows them: from the CSV files beside the pages."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pandas as pd
+
+from pflpipe.report.render_table import Entry, Table, markdown
+
+PARTS = {
+    "accuracy": ("method", "claim", "ε (central)", "personal own", "rank", "to *", "global *", "n"),
+    "who gains": (
+        *("method", "budget", "claim", "above", "below", "net", "worst tenth", "new", "new, *"),
+    ),
+    "by size and skew": ("method", "budget", "claim", "examples, *", "classes, *"),
+    "cost": ("method", "budget", "claim", "MB, *", "s, *", "rounds, *"),
+    "the numbers before these": ("method", "budget", "claim", "*, then", "*, change"),
+}
+"""Columns of the tables of a study; docs/results.md explains them."""
+
+
+def tables(file: Path) -> str:
+    """Return the tables of a file as Markdown: those of ``PARTS`` for a study, else one table."""
+    frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    parts = PARTS if "best" in frame else {"all": ("*",)}
+    found = []
+    for name, patterns in parts.items():
+        columns = [one for one in map(str, frame) if any(fnmatch(one, each) for each in patterns)]
+        if len(columns) > 3:
+            rows = tuple(
+                tuple(
+                    Entry(row[one], one == "personal own" and row["best"] == "yes")
+                    for one in columns
+                )
+                for row in frame.to_dict("records")
+            )
+            table = Table(f"{file.parent.name}, {name}", "", (), tuple(columns), (rows,), labels=3)
+            found.append(markdown(table).strip())
+    return "\n\n".join(found)
