@@ -1,8 +1,8 @@
 """Pages of the site that are made from the program: mkdocs calls this file while it builds.
 
 Nothing that is made here is committed. A page has prose of its own, and a comment where the
-program's words go: ``<!-- cards of all methods -->``, ``<!-- keys: partition -->``, ``<!-- table: FILE.csv -->``. The notebook is
-a page with the outputs that are stored in it.
+program's words go: ``<!-- cards of all methods -->``, ``<!-- keys: partition -->``,
+``<!-- table: FILE.csv -->``. The notebook is a page with the outputs that are stored in it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pages import readme
+from pages import blocks, readme
 from pflpipe import cells
 from pflpipe.data import datasets, partition
 from pflpipe.facts.departures import DEPARTURES
@@ -198,6 +198,16 @@ def test_the_table_of_departures_explains_each_one_once():
     assert sorted(named) == sorted(DEPARTURES)
 
 
+def test_the_documents_are_short():
+    """So that somebody can read and maintain them."""
+    words = {path: len(path.read_text().split()) for path in DOCS.rglob("*.md")}
+    assert sum(words.values()) <= 80_000
+    results = {path.name: number for path, number in words.items() if path.parent.name == "results"}
+    assert {name: number for name, number in results.items() if number > 1_500} == {}
+    files = [path for path in (DOCS / "results").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 8_000_000
+
+
 def readme_lines(block: str) -> list[tuple[str, str]]:
     """Method with variant, and budget, of every personal accuracy that the table names."""
     table = re.findall(r"^\|(.*)\|$", block, re.MULTILINE)
@@ -221,7 +231,7 @@ def readme_lines(block: str) -> list[tuple[str, str]]:
 def test_the_page_names_exactly_the_lines_of_the_quickstart_as_it_is():
     study = load_study(readme.QUICKSTART, ROOT / STUDIES)
     wanted = [(setting.label, setting.budget) for setting in layout(study).settings]
-    _, block, _ = readme.split(PAGE.read_text(), readme.TABLE, str(PAGE))
+    _, block, _ = blocks.split(PAGE.read_text(), readme.TABLE, str(PAGE))
     assert sorted(readme_lines(block)) == sorted(wanted), "renew it with: make quickstart readme"
 
 
@@ -234,7 +244,7 @@ def of_others(text: str, part: str) -> list[str]:
         study = load_study(name.partition(":")[0], ROOT / STUDIES)
         comment = readme.runs_comment(study, project.training_code)
         (wanted,) = re.findall(rf"{part} \w+", comment)
-        if wanted not in readme.split(text, name, str(PAGE))[1]:
+        if wanted not in blocks.split(text, name, str(PAGE))[1]:
             found.append(name)
     return found
 
@@ -243,7 +253,7 @@ def of_others(text: str, part: str) -> list[str]:
 def test_the_numbers_of_the_documents_are_of_the_runs_that_their_studies_have_now():
     for page, names in readme.PAGES.items():
         for name in names:
-            assert readme.split((ROOT / page).read_text(), name, page)[1].strip(), (page, name)
+            assert blocks.split((ROOT / page).read_text(), name, page)[1].strip(), (page, name)
     text = PAGE.read_text()
     assert of_others(text, "runs") == [], "renew them with: make quickstart report readme"
     # No failure: whoever changes code that trains need not train everything again in the same
@@ -254,9 +264,9 @@ def test_the_numbers_of_the_documents_are_of_the_runs_that_their_studies_have_no
 
 def test_the_readme_says_what_the_page_says():
     """The accuracies of its block stand in the page's table, its other numbers in its sentences."""
-    block = readme.split((ROOT / "README.md").read_text(), readme.VERDICT, "README.md")[1]
+    block = blocks.split((ROOT / "README.md").read_text(), readme.VERDICT, "README.md")[1]
     page = PAGE.read_text()
-    said = readme.split(page, readme.TABLE, "")[1] + readme.split(page, readme.SENTENCES, "")[1]
+    said = blocks.split(page, readme.TABLE, "")[1] + blocks.split(page, readme.SENTENCES, "")[1]
     numbers = re.findall(r"\d+\.\d", block)
     assert len(numbers) > 5
     assert [number for number in numbers if number not in said] == []
@@ -268,7 +278,7 @@ def test_a_block_with_numbers_of_other_runs_or_other_code_is_told():
     project = Project(Config(studies=()), ROOT, thorough=False)
     for name in (readme.TABLE, readme.COMPARED):
         study = load_study(name.partition(":")[0], ROOT / STUDIES)
-        block = readme.split(text, name, str(PAGE))[1]
+        block = blocks.split(text, name, str(PAGE))[1]
         comment = readme.runs_comment(study, project.training_code)
         bare = re.sub("<!-- runs .* -->", "", block)
         for part in ("runs", "code"):

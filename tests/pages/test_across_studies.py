@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from pages.across_studies import Standing, sentences, shared, tables
-from pflpipe.report.render_table import markdown
+from pages.across_studies import Standing, sentences, shared, table
 from pflpipe.report.statistics import Difference
 
 UP, DOWN = Difference(2.0, 0.5, 3.5, 0.01, 5), Difference(-2.0, -3.5, -0.5, 0.01, 5)
@@ -31,10 +30,10 @@ def test_every_sentence_counts_the_intervals_of_every_study():
         }
     )
     assert list(sentences(found, "plain")) == [
-        "At ε = 8, 2 of 4 methods in one and 1 of 4 methods in two are better than learning alone "
+        "At ε = 8, 2 of 4 methods in one, 1 of 4 methods in two are better than learning alone "
         "(local_only), and the seeds show no gain over learning alone by any method in three.",
-        "At ε = 8, a is the best or not distinguishable from the best in 2 of 3 studies, nobody in "
-        "more.",
+        "At ε = 8, a is the best or not distinguishable from the best in 2 of 3 studies, more than "
+        "any other method.",
         "At ε = 8, a is better than the study's released model (b) in every study that has both, "
         "and b is worse in every one.",
         "At ε = 8, a is better than plain, fine-tuned (c), in every study that has both, and b is "
@@ -56,8 +55,7 @@ def test_a_line_of_one_study_alone_is_in_no_sentence_about_every_study_and_not_i
     )
     *_, last = sentences(found, "plain")
     assert last == "At ε = 2, a is better than plain, fine-tuned (c), in every study that has both."
-    (section,) = next(tables(found)).sections
-    assert [entries[0].text for entries in section] == ["a"]
+    assert set(table(found)["method"]) == {"a"}
 
 
 def test_a_line_that_one_study_alone_can_compare_is_in_no_sentence_about_every_study():
@@ -79,9 +77,7 @@ def test_seeds_too_few_for_an_interval_support_no_word_of_comparison_and_no_mark
     few = {"ε = 2": standing({"a": FEW, "plain": FEW})}
     found = shared({"one": few, "two": few})
     assert not WORDS.search(" ".join(sentences(found, "plain")))
-    (section,) = next(tables(found)).sections
-    assert not any(entry.bold for entries in section for entry in entries)
-    assert [entry.text for entry in section[0]] == ["a", "ε = 2", "+9.0", "+9.0"]
+    assert table(found).iloc[0].tolist() == ["alone", "a", "ε = 2", "+9.0", "+9.0"]
 
 
 def test_without_what_one_compares_with_nothing_is_said():
@@ -89,7 +85,7 @@ def test_without_what_one_compares_with_nothing_is_said():
     assert list(sentences(shared({"one": bare, "two": bare}), "plain")) == ["", "", "", ""]
 
 
-def test_the_tables_have_a_mark_where_an_interval_excludes_0_and_bold_where_nobody_is_better():
+def test_the_table_has_an_arrow_where_an_interval_excludes_0_and_a_star_where_none_is_better():
     found = shared(
         {
             "one": {"ε = 2": standing({"a": DOWN, "b": UP, "plain": OPEN}, "b")},
@@ -97,14 +93,13 @@ def test_the_tables_have_a_mark_where_an_interval_excludes_0_and_bold_where_nobo
             "three": {"ε = 2": standing({"a": UP, "c": DOWN})},
         }
     )
-    for table, rival in zip(tables(found), ("learning alone", "the released model"), strict=True):
-        lines = markdown(table).splitlines()
-        assert f"percent points to {rival}" in lines[0]
-        assert lines[2] == "| method | budget | one | two | three |"
-        assert lines[4:7] == [
-            "| b | ε = 2 | **+2.0 ↑** | **+1.0** | – |",
-            "| a | ε = 2 | -2.0 ↓ | **+1.0** | +2.0 ↑ |",
-            "| plain | ε = 2 | +1.0 | +1.0 | – |",
+    rows = table(found)
+    assert list(rows) == ["rival", "method", "budget", "one", "two", "three"]
+    for rival in ("alone", "released"):
+        assert rows[rows["rival"] == rival].iloc[:, 1:].to_numpy().tolist() == [
+            ["b", "ε = 2", "+2.0 ↑ *", "+1.0 *", "–"],
+            ["a", "ε = 2", "-2.0 ↓", "+1.0 *", "+2.0 ↑"],
+            ["plain", "ε = 2", "+1.0", "+1.0", "–"],
         ]
 
 
@@ -115,5 +110,4 @@ def test_who_is_bold_as_often_comes_in_the_order_of_gains_over_the_baseline():
             "two": {"ε = 2": standing({"a": UP, "b": UP, "c": DOWN})},
         }
     )
-    (section,) = next(tables(found)).sections
-    assert [entries[0].text for entries in section] == ["b", "a", "c"]
+    assert table(found)["method"].tolist()[:3] == ["b", "a", "c"]

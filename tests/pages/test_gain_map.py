@@ -66,7 +66,7 @@ def test_a_released_model_is_no_personal_one_however_good_it_is():
     assert (verdict.word, verdict.group.label) == ("does not pay", "fedrep")
     (section,) = panel.certified.values()
     assert "untouched" not in {group.label for group in section.beside(verdict.rival)}
-    (note,) = [note for note in one_study.Page(panel).accuracy().notes if "released" in note]
+    (note,) = one_study.best(panel, one_study.lines(panel)).notes
     assert note == "Not personal, but the released model for everybody: untouched."
 
 
@@ -87,9 +87,8 @@ def test_the_released_model_is_chosen_on_validation_rows_and_not_on_test_rows():
     (panel,) = panels(blind)
     assert panel.by_rule
     assert panel.released("ε = 2").label == "dp_fedavg", "by rule"
-    assert "it is the one of dp\\_fedavg, by rule" in "".join(
-        one_study.Page(panel).parts(Path(__file__).parent)
-    )
+    notes = one_study.best(panel, one_study.lines(panel)).notes
+    assert "it is the one of dp_fedavg, by rule" in "".join(notes)
 
 
 def test_without_learning_alone_or_a_released_model_there_is_no_verdict():
@@ -132,33 +131,31 @@ def study() -> archive.Archive:
     return synthetic.made(regions)
 
 
-def test_every_region_has_a_sentence_and_a_line(study):
+def test_every_region_has_an_entry_and_a_row(study):
     found = panels(study)
     assert [(one.people, one.rows) for one in found] == [(10, 80), (10, 40), (40, 80), (40, 40)]
-    none = "personalization does not pay"
-    shared = "use the released model of untouched"
-    assert gain_map.advice(found).splitlines() == [
-        f"- With 10 people and 80 rows each: at ε = 0.5 and ε = 8, {none}: learn alone.",
-        f"- With 10 people and 40 rows each: at ε = 0.5 and ε = 8, {none}: {shared}.",
-        f"- With 40 people and 80 rows each: at ε = 0.5 and ε = 8, {none}: learn alone.",
-        f"- With 40 people and 40 rows each: at ε = 0.5, {none}: {shared}; at ε = 8, "
-        "personalization pays: train fedrep.",
+    assert gain_map.matrix(found).splitlines()[-4:] == [
+        "| 10 | 80 | alone | alone |",
+        "| 10 | 40 | released untouched | released untouched |",
+        "| 40 | 80 | alone | alone |",
+        "| 40 | 40 | released untouched | fedrep |",
     ]
-    lines = [
-        [entry.text for entry in line] for part in gain_map.table(found).sections for line in part
+    none, shared = "personalization does not pay", "use the released model of untouched"
+    assert [gain_map.advice(panel) for panel in found[1:]] == [
+        f"At ε = 0.5 and ε = 8, {none}: {shared}.",
+        f"At ε = 0.5 and ε = 8, {none}: learn alone.",
+        f"At ε = 0.5, {none}: {shared}; at ε = 8, personalization pays: train fedrep.",
     ]
-    assert [line[:4] for line in lines] == [
-        [str(people), str(rows), f"ε = {budget:g}", word]
-        for (people, rows, budget), word in zip(
-            itertools.product((10, 40), (80, 40), (0.5, 8)),
-            ["does not pay"] * 7 + ["pays"],
-            strict=True,
-        )
+    table = gain_map.table(found)
+    assert table[["people", "rows", "budget"]].to_numpy().tolist() == [
+        [str(people), str(rows), f"ε = {budget:g}"]
+        for people, rows, budget in itertools.product((10, 40), (80, 40), (0.5, 8))
     ]
-    assert lines[-1][4] == "fedrep"
-    assert lines[-1][6].startswith("+18.0 (")
-    assert lines[-1][7] == "untouched"
-    assert lines[-1][8].startswith("+3.0 (")
+    assert table["verdict"].tolist() == ["does not pay"] * 7 + ["pays"]
+    last = table.iloc[-1]
+    assert (last["personal model"], last["rival (b)"]) == ("fedrep", "untouched")
+    assert last["to alone"].startswith("+18.0 (")
+    assert last["to released"].startswith("+3.0 (")
 
 
 def test_an_undecided_region_says_what_to_do_meanwhile():
@@ -166,10 +163,10 @@ def test_an_undecided_region_says_what_to_do_meanwhile():
         return {"fedrep": (61, None, None), "local_only": (60, None, None)}.get(line, (55, 55, 55))
 
     found = panels(synthetic.made(level, **ONE, spread=1))
-    assert gain_map.advice(found) == (
-        "- With 10 people and 80 rows each: at ε = 2, it is undecided whether personalization "
-        "pays: learn alone, or run more seeds."
+    assert gain_map.advice(found[0]) == (
+        "At ε = 2, it is undecided whether personalization pays: learn alone, or run more seeds."
     )
+    assert "| 10 | 80 | alone? |" in gain_map.matrix(found)
 
 
 @pytest.mark.slow
@@ -195,9 +192,9 @@ def test_the_map_comes_first_and_is_the_same_from_committed_files_alone(study, t
         for words in (
             "## The map: where private personalization pays",
             "](results/made_up/map.png)",
-            "- With 10 people and 80 rows each: ",
+            "| 10 | 80 | alone | alone |",
             "## The studies",
-            "| single | 40 | 40 | 7 | ε = 8 | pays | fedrep | +18.0 (",
+            "| single | ε = 8 | pays | fedrep | +18.0 (",
         )
     ]
     assert places == sorted(places)

@@ -13,7 +13,7 @@ import pytest
 
 import fake_results
 from called import called
-from pages import readme
+from pages import blocks, readme
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.report.tables import write_study
 from pflpipe.study.load import load_study
@@ -195,7 +195,7 @@ def test_the_sentences_say_who_may_be_the_best_and_what_a_nominal_epsilon_is_wor
     assert f"Without privacy: local_only {local}, fedavg " in text
     worth = "what it calls ε = 2 is 25.7, and what it calls ε = 8 is 107 for a client."
     assert f"The claim of feddpa (official code) does not hold: {worth}" in text
-    said = readme.split(text, readme.SENTENCES, PAGE)[1]
+    said = blocks.split(text, readme.SENTENCES, PAGE)[1]
     assert said.strip().startswith("At ε = 2, "), "which methods are better than learning alone"
     assert "learning alone (local_only)" in said.split(".\n")[0]
     assert len(said.split(".\n")) == 5, "four sentences, a line each"
@@ -225,7 +225,7 @@ def test_without_results_of_the_published_versions_their_block_stays(place):
     assert told[0].endswith(
         "results/tables/quickstart_published.csv does not exist; run make report first"
     )
-    assert readme.split((place / PAGE).read_text(), readme.COMPARED, "")[1] == "Old.\n"
+    assert blocks.split((place / PAGE).read_text(), readme.COMPARED, "")[1] == "Old.\n"
 
 
 def test_nothing_outside_the_blocks_changes_and_a_second_time_changes_nothing(published):

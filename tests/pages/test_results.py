@@ -14,16 +14,18 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+import synthetic
 
 import fake_results
-from pages import archive, publish, results, wording
+from pages import archive, one_study, publish, results, wording
+from pages import shown as shown_on_the_site
 from pages.gains import cost, gains
+from pages.panel import panels
 from pages.publish import finished_part
 from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.report import sentences
-from pflpipe.report.comparison import BOLD_WORDS
 from pflpipe.report.statistics import Difference
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
@@ -105,16 +107,6 @@ def export(study: Study, written: Path, docs: Path, measured: str = "Measured he
     told = {cell.id: measured for cell in study.cells}
     archive.export(study, written, data, target, told, "<!-- runs x -->")
     return target
-
-
-def change(docs: Path, edit: Callable[[archive.Archive], archive.Archive]) -> None:
-    """Commit another study in the place of the one that is there."""
-    folder = docs / "results" / "tiny"
-    archive.write(edit(archive.read(folder)), folder)
-
-
-def change_runs(docs: Path, edit: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
-    change(docs, lambda study: dataclasses.replace(study, runs=edit(study.runs.copy())))
 
 
 def tiny(docs: Path) -> Path:
@@ -378,146 +370,150 @@ def test_the_cost_of_an_accuracy_is_the_first_evaluated_round_that_has_it():
 # ---------------------------------------------------------------- words
 
 
+def read(docs: Path) -> archive.Archive:
+    return archive.read(docs / "results" / "tiny")
+
+
+def told(study: archive.Archive) -> tuple[list[str], dict[tuple[str, str, str], dict[str, str]]]:
+    """The sentences about a study, and its table by method, budget and claim."""
+    (panel,) = panels(study)
+    columns = one_study.lines(panel).values()
+    table = {(row["method"], row["budget"], row["claim"]): row for row in columns}
+    return list(filter(None, one_study.said(panel))), table
+
+
 @pytest.fixture(scope="module")
-def page(finished: tuple[Study, Path, Path], tmp_path_factory: pytest.TempPathFactory) -> str:
-    docs = shutil.copytree(finished[2], tmp_path_factory.mktemp("page") / "docs")
-    return tiny(Path(docs)).read_text().replace("\\_", "_")
+def committed(finished: tuple[Study, Path, Path]) -> archive.Archive:
+    return read(finished[2])
 
 
-@pytest.mark.slow
-def test_seven_sentences_say_what_the_intervals_support(page):
-    said = dict(re.findall(r"^(\d)\. (.*)$", page, re.MULTILINE))
-    assert list(said) == list("1234567")
-    difference = r"\+[\d.]+ \([\d.]+ to [\d.]+\)"
-    pays = (
-        rf"personalization pays: feddpa has {difference} beside learning alone and {difference} "
-        "beside the released model of dp_fedavg"
-    )
-    assert re.fullmatch(rf"At ε = 2, {pays}; at ε = 8, {pays}\.", said["1"])
+def test_eight_sentences_say_what_the_intervals_support(committed):
+    said, _ = told(committed)
     alone = "feddpa, fedper and dp_fedavg are better than learning alone (local_only)"
-    assert said["2"] == f"At ε = 2, {alone}; at ε = 8, {alone}."
     best = r"feddpa is the best of the certified personal models \([\d.]+ %\)"
-    assert re.fullmatch(rf"At ε = 2, {best}; at ε = 8, {best}\.", said["3"])
     released = (
         "feddpa, fedper and dp_fedavg are better than the released model of dp_fedavg, untouched"
     )
-    assert said["4"] == f"At ε = 2, {released}; at ε = 8, {released}."
-    plain = (
+    plain = (  # FedPer is one point above
         "feddpa is better than DP-FedAvg, fine-tuned (dp_fedavg), while fedper is not "
         "distinguishable from it"
     )
-    assert said["5"] == f"At ε = 2, {plain}; at ε = 8, {plain}.", "FedPer is one point above"
-    assert said["6"].startswith(
+    assert said[0] == "At ε = 2 and ε = 8, personalization pays: train feddpa."
+    assert said[1] == f"At ε = 2, {alone}; at ε = 8, {alone}."
+    assert re.fullmatch(rf"At ε = 2, {best}; at ε = 8, {best}\.", said[2])
+    assert said[3] == f"At ε = 2, {released}; at ε = 8, {released}."
+    assert said[4] == f"At ε = 2, {plain}; at ε = 8, {plain}."
+    assert said[5].startswith(
         "With feddpa at ε = 8, 100 % of the clients score above what they reach alone and 0 % "
         "below it; the worst tenth of its clients is better than that of learning alone, +4"
     )
-    assert "; clients who were not there are better off than learning alone, +4" in said["6"]
-    assert said["7"].startswith("feddpa at ε = 8 is worse than fedavg without privacy, -")
-    assert not any("official code" in text for text in said.values())
+    assert "; clients who were not there are better off than learning alone, +4" in said[5]
+    assert said[6].startswith("feddpa at ε = 8 is worse than fedavg without privacy, -")
+    assert said[7].startswith("The claim of feddpa (official code) does not hold: ")
+    assert len(said) == 8
 
 
-def test_a_nominal_epsilon_keeps_its_mark_and_diagnostics_theirs(page):
-    assert "| 2 (nominal; honest ∞ at δ=0.001) |" in page
-    assert "Nominal: the number the paper would print" in page
-    assert "covered by no ε" in page
-
-
-@pytest.mark.slow
-def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(docs):
-    change_runs(
-        docs,
-        lambda runs: runs.assign(
-            claim=runs["claim"].mask(runs["method"] == "fedper", "unreviewed")
-        ),
-    )
+def test_the_page_has_the_best_lines_and_their_rivals_and_the_table_has_all(docs):
     page = tiny(docs).read_text().replace("\\_", "_")
-    lines = [line for line in page.splitlines() if line.startswith("| fedper |")]
-    assert [line.split(" | ")[1] for line in lines] == [
-        *("unreviewed", "unreviewed"),
-        *("ε = 2 (unreviewed)", "ε = 8 (unreviewed)") * 3,
+    shown = re.findall(r"^\| (\w+) \| (.*?) \|", page, re.MULTILINE)[1:]
+    private = ("feddpa", "fedper", "dp_fedavg")
+    assert shown == [
+        *(("fedavg", "no privacy"), ("local_only", "no privacy")),
+        *((line, budget) for budget in ("ε = 2", "ε = 8") for line in private),
     ]
-    assert "Unreviewed: the mechanism is certified" in page
-    said = dict(re.findall(r"^(\d)\. (.*)$", page, re.MULTILINE))
-    assert "fedper" not in said["1"] + said["2"] + said["3"]
-    assert "feddpa is the best of the certified personal models" in said["3"]
-    assert "fedper (unreviewed) is better than learning alone" in said["4"]
-    assert "feddpa is the best of the personal models, unreviewed ones included" in said["5"]
+    assert "covered by no ε" in page
+    assert "[table.csv](tiny/table.csv)" in page
+    table = pd.read_csv(docs / "results/tiny/table.csv", dtype=str, keep_default_na=False)
+    assert len(table) == 10
+    nominal = table[table["claim"] == "nominal"]
+    assert nominal["ε (central)"].tolist()[0] == "2 (nominal; honest ∞ at δ=0.001)"
+    assert set(nominal["method"]) == {"feddpa (official code)"}
+    whole = shown_on_the_site.tables(docs / "results/tiny/table.csv")
+    assert whole.count("feddpa (official code)") == 4 * 2
+    assert f"**{table['personal own'][0]}**" in whole
 
 
-@pytest.mark.slow
-def test_costs_have_three_digits_and_no_exponent(docs):
-    def dear(study: archive.Archive) -> archive.Archive:
-        early = study.runs.loc[study.runs["line"] == "fedavg", "cell"]
-        study.curves.loc[2, early] = 64.0  # what learning alone has in the end
-        costs = {"upload_bytes_per_round": 3.086e8, "train_seconds": 1234.5}
-        return dataclasses.replace(study, runs=study.runs.assign(**costs))
+def test_more_than_three_budgets_show_the_smallest_a_middle_and_the_largest():
+    def level(line: str, people: int, fraction: float, epsilon: float) -> tuple[float, ...]:
+        return {"local_only": 40, "fedrep": 60 + epsilon}.get(line, 50), 50, 50
 
-    change(docs, dear)
-    assert "| fedavg | no privacy | 1230 | 1230 | 2 | 617 | 617 |" in tiny(docs).read_text()
-
-
-def compared(page: Path) -> list[str]:
-    """The words of comparison on a page, besides those that explain them."""
-    text = page.read_text().replace("\\_", "_")
-    assert BOLD_WORDS in text
-    assert "not distinguishable" in text.replace(BOLD_WORDS, "")
-    return WORDS.findall(text.replace(BOLD_WORDS, ""))
+    region = {"people": (10,), "fractions": (0.2,), "epsilons": (0.5, 1, 2, 4, 8)}
+    (panel,) = panels(synthetic.made(level, **region))
+    (rows,) = one_study.best(panel, one_study.lines(panel)).sections
+    shown = dict.fromkeys(row[1].text for row in rows)
+    assert list(shown) == ["no privacy", "ε = 0.5", "ε = 2", "ε = 8"]
 
 
-def bold(page: Path) -> bool:
-    return re.search(r"^\| .*\*\*", page.read_text(), re.MULTILINE) is not None
+def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(committed):
+    claim = committed.runs["claim"].mask(committed.runs["method"] == "fedper", "unreviewed")
+    said, table = told(dataclasses.replace(committed, runs=committed.runs.assign(claim=claim)))
+    assert [key[1:] for key in table if key[0] == "fedper"] == [
+        *(("ε = 2", "unreviewed"), ("ε = 8", "unreviewed"))
+    ]
+    assert "fedper" not in "".join(said[:3])
+    assert "feddpa is the best of the certified personal models" in said[2]
+    assert "fedper (unreviewed) is better than learning alone" in said[3]
+    assert "feddpa is the best of the personal models, unreviewed ones included" in said[4]
 
 
-@pytest.mark.slow
-def test_two_seeds_support_no_word_of_comparison_and_no_bold(docs):
-    change_runs(docs, lambda runs: runs[runs["seed"] < 2])
-    page = tiny(docs)
-    assert compared(page) == ["pays", "pays"]
-    undecided = "it is undecided whether personalization pays: feddpa has +"
-    assert page.read_text().count(undecided) == 2
-    assert not bold(page)
-    assert "fewer than 3 common seeds rank no method" in page.read_text()
+def test_costs_have_three_digits_and_no_exponent(committed):
+    early = committed.runs.loc[committed.runs["line"] == "fedavg", "cell"]
+    curves = committed.curves.copy()
+    curves.loc[2, early] = 64.0  # what learning alone has in the end
+    runs = committed.runs.assign(upload_bytes_per_round=3.086e8, train_seconds=1234.5)
+    _, table = told(dataclasses.replace(committed, runs=runs, curves=curves))
+    row = table["fedavg", "no privacy", "none"]
+    costs = [row[name] for name in ("MB, run", "s, run", "rounds, same", "MB, same", "s, same")]
+    assert costs == ["1230", "1230", "2", "617", "617"]
+
+
+def test_two_seeds_support_no_word_of_comparison_and_no_bold(committed):
+    few = committed.runs[committed.runs["seed"] < 2]
+    said, table = told(dataclasses.replace(committed, runs=few))
+    assert said[0].startswith("At ε = 2 and ε = 8, it is undecided whether personalization pays: ")
+    assert WORDS.findall(" ".join(said)) == ["pays"]
+    assert "fewer than 3 common seeds rank no method" in " ".join(said)
+    assert not any(row["best"] for row in table.values())
 
 
 @pytest.mark.slow
 def test_five_seeds_that_contradict_each_other_support_no_word_of_comparison(tmp_path):
     methods = ("local_only", "fedavg", "dp_fedavg", "feddpa")
     study, written = made(tmp_path, methods, epsilons=(8.0,), spread=60.0)
-    export(study, written, tmp_path / "docs")
-    page = tiny(tmp_path / "docs")
-    assert compared(page) == ["pays"]
-    assert "it is undecided whether personalization pays" in page.read_text()
-    assert not bold(page), "all of them may be the best"
+    said, table = told(archive.read(export(study, written, tmp_path / "docs")))
+    assert "it is undecided whether personalization pays" in said[0]
+    assert WORDS.findall(" ".join(said)) == ["pays"]
+    assert not any(row["best"] for row in table.values()), "all of them may be the best"
 
 
-@pytest.mark.slow
-def test_what_somebody_wrote_about_a_studys_numbers_stands_at_its_top(docs):
-    (docs / "results/tiny/note.md").write_text("> Trained before.\n")
-    page = tiny(docs).read_text()
-    assert page.count("> Trained before.") == 1
-    assert page.index("# ") < page.index("> Trained before.") < page.index("1. At")
+def test_what_somebody_wrote_about_a_studys_numbers_stays_at_the_top_of_its_page(docs):
+    page = tiny(docs)
+    begin = "<!-- note -->\n"
+    page.write_text(page.read_text().replace(begin, f"{begin}\n> Trained before.\n"))
+    text = tiny(docs).read_text()
+    assert text.count("> Trained before.") == 1
+    assert text.index("# ") < text.index("> Trained before.") < text.index("1. At")
+    about = docs / "results/tiny/about.json"
+    write_json(about, read_json(about) | {"missing": ["fedper"]})
+    results.write(docs)
+    assert page.read_text() == text, "its study is not complete any more"
 
 
-@pytest.mark.slow
-def test_former_numbers_stand_beside_the_new_ones(docs):
-    folder = docs / "results" / "tiny"
+def test_former_numbers_stand_beside_the_new_ones(committed):
+    runs = committed.runs.copy()
     columns = ["personal_own", "global_own"]
-    alone = (archive.read(folder).runs["line"] == "local_only").to_numpy()
-    change_runs(  # alone nobody releases a model
-        docs, lambda runs: runs.assign(global_own=runs["global_own"].mask(alone))
-    )
-    before = archive.read(folder).runs
-    now = before[(before["line"] == "feddpa") & (before["budget"] == "ε = 8")][columns].mean()
-    before[columns] -= 1.5
-    before.loc[before["line"] == "fedper", "line"] = "gone"
-    before.to_csv(folder / "former.csv", index=False)
-    part = tiny(docs).read_text().split("the numbers before these")[1]
-    personal, released = (f"{value - 1.5:.1f} | {value:.1f} | +1.5" for value in now)
-    assert f"| feddpa | ε = 8 | {personal} | {released} |" in part
-    alone = next(line for line in part.splitlines() if line.startswith("| local"))
-    assert alone.endswith("| – | – | – |")
-    assert "fedper" not in part, "no former run has this line"
-    assert "gone" not in part
+    runs.loc[runs["line"] == "local_only", "global_own"] = math.nan
+    (panel,) = panels(dataclasses.replace(committed, runs=runs))
+    now = runs[(runs["line"] == "feddpa") & (runs["budget"] == "ε = 8")][columns].mean()
+    runs[columns] -= 1.5
+    table = one_study.lines(panel)
+    one_study.add_former(table, runs[runs["line"] != "fedper"])
+    found = {(group.label, group.budget): row for group, row in table.items()}
+    for name in columns:
+        assert found["feddpa", "ε = 8"][f"{name}, then"] == f"{now[name] - 1.5:.1f}"
+        assert found["feddpa", "ε = 8"][f"{name}, change"] == "+1.5"
+        assert found["fedper", "ε = 8"][f"{name}, change"] == "–", "no former run has this line"
+    assert found["local_only", "no privacy"]["global_own, then"] == "–"
 
 
 def test_what_two_studies_say_together_is_said_of_their_settings(docs):
@@ -526,16 +522,17 @@ def test_what_two_studies_say_together_is_said_of_their_settings(docs):
     assert heading not in summary(docs)
     shutil.copytree(study, study.with_name("twin"))
     text = summary(docs)
-    assert re.findall("^## .*$", text, re.MULTILINE) == ["## The studies", heading]
-    assert "- twin: 12 people with 8 rows each and messages of 201 numbers" in text
+    assert re.findall("^## .*$", text, re.MULTILINE)[:2] == ["## The studies", heading]
+    assert "(results/twin.md) 12 people with 8 rows each and messages of 201 numbers." in text
     assert "feddpa is better than dp_fedavg, fine-tuned (c), in every study that has both" in text
-    assert "(results/twin.md)" in text
-    assert (docs / "results" / "across_studies.md").is_file()
-    about = read_json(study / "about.json")
-    write_json(study / "about.json", about | {"missing": ["fedper"]})
+    across = docs / "results" / "across_studies.md"
+    assert "<!-- table: across_studies.csv -->" in across.read_text()
+    table = pd.read_csv(across.with_suffix(".csv"))
+    assert list(table) == ["rival", "method", "budget", "tiny", "twin"]
+    write_json(study / "about.json", read_json(study / "about.json") | {"missing": ["fedper"]})
     assert heading not in summary(docs), "who is best among some is no answer"
     assert not (docs / "results" / "tiny.md").exists(), "nor is its old page"
-    assert not (docs / "results" / "across_studies.md").exists()
+    assert not across.exists()
 
 
 def test_every_word_of_comparison_has_an_interval_that_excludes_0():

@@ -114,7 +114,7 @@ def _costs(panel: Panel, group: Group, target: float) -> dict[str, str]:
     return {"MB, run": _megabytes(group.rows), "s, run": _three_digits(seconds), **same}
 
 
-def _former(found: Mapping[Group, dict[str, str]], before: pd.DataFrame) -> None:
+def add_former(found: Mapping[Group, dict[str, str]], before: pd.DataFrame) -> None:
     """Add to the columns what the former runs of a line had, and the difference to it."""
     means = before.groupby(["line", "budget", "claim"])[["personal_own", RELEASED]].mean()
     for group, columns in found.items():
@@ -261,7 +261,7 @@ def write(found: Sequence[Panel], folder: Path) -> str:
     else:
         columns = lines(found[0])
         if (folder / FORMER).is_file():
-            _former(columns, pd.read_csv(folder / FORMER))
+            add_former(columns, pd.read_csv(folder / FORMER))
         table, figure = pd.DataFrame(columns.values()), FIGURE
         parts = [numbered(said(found[0])), markdown(best(found[0], columns)).strip()]
     table.to_csv(folder / TABLE, index=False, lineterminator="\n")

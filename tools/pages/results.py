@@ -97,7 +97,7 @@ def write(docs: Path) -> list[Path]:
         *_studies(single),
         *(_together(together) if together else ()),
         *map(wording.escaped, waiting),
-        COLUMNS.strip(),
+        *[COLUMNS.strip()][: len(found)],
     ]
     for old in root.glob("*.md"):
         if old.name not in texts and not blocks.written(old, blocks.NOTE):
