@@ -11,12 +11,10 @@ from pflpipe.report.render_table import Entry, Table, markdown
 
 PARTS = {
     "accuracy": ("method", "claim", "ε (central)", "personal own", "rank", "to *", "global *", "n"),
-    "who gains": (
-        *("method", "budget", "claim", "above", "below", "net", "worst tenth", "new", "new, *"),
-    ),
-    "by size and skew": ("method", "budget", "claim", "examples, *", "classes, *"),
-    "cost": ("method", "budget", "claim", "MB, *", "s, *", "rounds, *"),
-    "the numbers before these": ("method", "budget", "claim", "*, then", "*, change"),
+    "who gains": ("method", "budget", "above", "below", "net", "worst tenth", "new", "new, *"),
+    "by size and skew": ("method", "budget", "examples, *", "classes, *"),
+    "cost": ("method", "budget", "MB, *", "s, *", "rounds, *"),
+    "the numbers before these": ("method", "budget", "*, then", "*, change"),
 }
 """Columns of the tables of a study; docs/results.md explains them."""
 
@@ -24,11 +22,14 @@ PARTS = {
 def tables(file: Path) -> str:
     """Return the tables of a file as Markdown: those of ``PARTS`` for a study, else one table."""
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)
+    if "claim" in frame:
+        marked = frame["claim"].isin(("nominal", "unreviewed"))
+        frame.loc[marked, "budget"] += " (" + frame["claim"] + ")"
     parts = PARTS if "best" in frame else {"all": ("*",)}
     found = []
     for name, patterns in parts.items():
         columns = [one for one in map(str, frame) if any(fnmatch(one, each) for each in patterns)]
-        if len(columns) > 3:
+        if len(columns) > 2:
             rows = tuple(
                 tuple(
                     Entry(row[one], one == "personal own" and row["best"] == "yes")
@@ -36,6 +37,7 @@ def tables(file: Path) -> str:
                 )
                 for row in frame.to_dict("records")
             )
-            table = Table(f"{file.parent.name}, {name}", "", (), tuple(columns), (rows,), labels=3)
+            labels = 2 + (name in ("accuracy", "all"))  # the columns of words
+            table = Table(f"{file.parent.name}, {name}", "", (), tuple(columns), (rows,), labels)
             found.append(markdown(table).strip())
     return "\n\n".join(found)
