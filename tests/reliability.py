@@ -70,13 +70,20 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def _joined(faults: Iterable[str]) -> str:
-    """Return faults as one list, in which those with the same beginning share it."""
+    """Return faults as one list, in which those with the same beginning or ending share it."""
     endings: dict[str, dict[str, None]] = {}
     for fault in faults:
-        separator = next((mark for mark in (": ", ", rule ") if mark in fault), None)
+        separator = next((mark for mark in (": ", ", rule ") if mark in fault), "")
         head, _, tail = fault.partition(separator) if separator else (fault, "", "")
-        endings.setdefault(head + (separator or ""), {})[tail] = None
-    return "; ".join(head + ", ".join(tails) for head, tails in endings.items())
+        endings.setdefault(head + separator, {})[tail] = None
+    alike: dict[str, list[str]] = {}
+    for head, tails in endings.items():
+        ending = ", ".join(tails)
+        if head.endswith(": "):
+            alike.setdefault(f": {ending}", []).append(head[:-2])
+        else:
+            alike[head + ending] = [""]
+    return "; ".join(", ".join(heads) + ending for ending, heads in alike.items())
 
 
 def read() -> list[Row]:

@@ -37,11 +37,13 @@ def test_rows_with_the_same_test_and_outcome_are_one_line():
     rows = [
         ("a.py::test_a[0]", "plan: emptied", "refused"),
         ("a.py::test_a[1]", "plan: truncated", "refused"),
+        ("a.py::test_a[2]", "array: emptied", "refused"),
+        ("a.py::test_a[2]", "array: truncated", "refused"),
         ("a.py::test_a[2]", "disk full, rule table", "refused"),
         ("a.py::test_a[2]", "disk full, rule table", "it fails"),
     ]
     assert reliability.table(rows).removeprefix(reliability.HEAD).splitlines() == [
-        "| plan: emptied, truncated; disk full, rule table | refused | `a.py::test_a` |",
+        "| plan, array: emptied, truncated; disk full, rule table | refused | `a.py::test_a` |",
         "| disk full, rule table | it fails | `a.py::test_a` |",
     ]
 
