@@ -4,7 +4,7 @@ A test notes its rows when it has seen them come true; conftest.py carries them 
 the test to the one that writes docs/reliability.csv and the table of the page, at the end of ``make
 test-faults`` and ``make test-cluster``. The rows of a test that ran are replaced, those of one that
 failed are gone, those of all others stay. There are no times in them: the same tests write the same
-files. The table puts rows with the same test and the same outcome together.
+files. The table of the page has a line for each outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TESTS = Path(__file__).resolve().parent
 PAGE, ROWS = (TESTS.parent / f"docs/reliability{suffix}" for suffix in (".md", ".csv"))
 PROPERTY = "reliability"
 BEGIN, END = "<!-- faults: written by the tests -->\n", "<!-- end -->\n"
-HEAD = "| what was done | what came of it | shown by |\n|---|---|---|\n"
+HEAD = "| what was done | what came of it |\n|---|---|\n"
 COLUMNS = ["test", "fault", "outcome"]
 
 Row = tuple[str, str, str]
@@ -59,14 +59,12 @@ def renewed(rows: Iterable[Row], found: Mapping[str, Sequence[tuple[str, str]]])
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return the table of the page: a line for each test, whatever its parameters, and outcome."""
-    lines: dict[tuple[str, str], list[str]] = {}
-    for test, fault, outcome in rows:
-        lines.setdefault((test.partition("[")[0], outcome), []).append(fault)
-    return HEAD + "".join(
-        f"| {_joined(faults)} | {outcome} | `{test}` |\n"
-        for (test, outcome), faults in lines.items()
-    )
+    """Return the table of the page: a line for each outcome."""
+    lines: dict[str, list[str]] = {}
+    for _, fault, outcome in rows:
+        lines.setdefault(outcome, []).append(fault)
+    told = (f"| {_joined(faults)} | {outcome} |\n" for outcome, faults in lines.items())
+    return HEAD + "".join(told)
 
 
 def _joined(faults: Iterable[str]) -> str:

@@ -33,7 +33,7 @@ def test_rows_are_noted_for_the_test_that_runs(request):
     assert reliability.noted(request.node.nodeid) == []
 
 
-def test_rows_with_the_same_test_and_outcome_are_one_line():
+def test_rows_with_the_same_outcome_are_one_line():
     rows = [
         ("a.py::test_a[0]", "plan: emptied", "refused"),
         ("a.py::test_a[1]", "plan: truncated", "refused"),
@@ -43,8 +43,8 @@ def test_rows_with_the_same_test_and_outcome_are_one_line():
         ("a.py::test_a[2]", "disk full, rule table", "it fails"),
     ]
     assert reliability.table(rows).removeprefix(reliability.HEAD).splitlines() == [
-        "| plan, array: emptied, truncated; disk full, rule table | refused | `a.py::test_a` |",
-        "| disk full, rule table | it fails | `a.py::test_a` |",
+        "| plan, array: emptied, truncated; disk full, rule table | refused |",
+        "| disk full, rule table | it fails |",
     ]
 
 
