@@ -216,7 +216,7 @@ def test_coefficients_and_their_page_are_those_of_the_committed_runs(tmp_path, m
         r"square error (\S+) of the gain, (\S+) points; largest (\S+); (\d+)% in the intervals",
         capsys.readouterr().out,
     )
-    text = " ".join((ROOT / "docs/plan.md").read_text().split())
+    text = " ".join((ROOT / "docs/forecast.md").read_text().split())
     (share, points, _, _), (hard_share, hard_points, worst, held) = said
     curve = forecast.curve()
     for words in (
