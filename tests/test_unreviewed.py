@@ -20,8 +20,8 @@ import fake_results
 import pflpipe
 from pflpipe import json_records
 from pflpipe.auditing import cases
-from pflpipe.cells import CLAIMS, Cell, Model, Privacy, Training, claim_of
-from pflpipe.code.dependencies import Dependency
+from pflpipe.cells import Cell, Model, Privacy, Training
+from pflpipe.code.dependencies import CLAIMS, Dependency, claim_of
 from pflpipe.errors import ConfigError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
@@ -44,100 +44,42 @@ DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digit
 class Partition:
     """The partition of the data set over clients (data/partition.py)."""
 
-    kind: Annotated[
-        str,
-        Option(
-            choices=("dirichlet", "pathological", "iid", "natural"),
-            heading="partition",
-            phrase="{} partition",
-            bare=True,
-        ),
-    ]
+    kind: Annotated[str, Option(choices=("dirichlet", "pathological", "iid", "natural"))]
     """how examples are dealt to clients; natural: by the data set's own user ids"""
-    clients: Annotated[
-        int,
-        Option(
-            least=2,
-            unless=("kind", "natural"),
-            heading="M",
-            phrase="M = {} clients",
-            value_labels={0: "all"},
-        ),
-    ] = 0
+    clients: Annotated[int, Option(least=2, unless=("kind", "natural"))] = 0
     """number of clients M, a public value; if left out (natural only), all user ids of the data
     set, and the plan reads M from the partition"""
-    alpha: Annotated[
-        float | None,
-        Option(above=0, only=("kind", "dirichlet"), needed=True, heading="α", phrase="α = {}"),
-    ] = None
+    alpha: Annotated[float | None, Option(above=0, only=("kind", "dirichlet"), needed=True)] = None
     """Dirichlet concentration; small = very different clients"""
     classes_per_client: Annotated[
-        int | None,
-        Option(
-            least=1,
-            only=("kind", "pathological"),
-            needed=True,
-            heading="classes per client",
-            phrase="{} classes per client",
-        ),
+        int | None, Option(least=1, only=("kind", "pathological"), needed=True)
     ] = None
     """s, the number of classes that one client holds"""
-    min_size: Annotated[
-        int,
-        Option(
-            least=1, heading="least size", phrase="at least {} examples per client", always=True
-        ),
-    ] = 1
-    """least number of examples of a client, validation and own test included; natural: a user with
-    fewer training examples takes part without any"""
+    min_size: Annotated[int, Option(least=1)] = 1
+    """least number of examples of a client, its validation and own test examples included; a
+    natural user with fewer training examples takes part without examples"""
     # Any value below 1: for every fraction a client keeps an example to train on
     # (apportion.held_out_size).
-    validation_fraction: Annotated[
-        float,
-        Option(
-            least=0, below=1, heading="validation", phrase="validation fraction {}", always=True
-        ),
-    ] = 0.1
+    validation_fraction: Annotated[float, Option(least=0, below=1)] = 0.1
     """fraction of each client's examples, without its own test, on which hyper-parameters are
     chosen"""
-    test_fraction: Annotated[
-        float | None, Option(above=0, below=1, heading="own test fraction")
-    ] = None
+    test_fraction: Annotated[float | None, Option(above=0, below=1)] = None
     """fraction of each client's examples that is its own test; null takes the own tests from the
     data set's test set, disjointly and in the class proportions of the clients' shares (natural:
     each user's test rows)"""
-    new_clients: Annotated[int, Option(least=0, heading="new clients", phrase="{} new clients")] = 0
+    new_clients: Annotated[int, Option(least=0)] = 0
     """number N of further clients that take no part in training: after the last round each of them
     makes a personal model from the released one, which is tested; natural without clients: N of all
     user ids"""
-    common_test: Annotated[
-        int,
-        Option(
-            least=0, heading="common test", phrase="{} rows of common test", value_labels={0: "all"}
-        ),
-    ] = 0
+    common_test: Annotated[int, Option(least=0)] = 0
     """number of rows of the common test set, drawn at random; 0 = all. Every client's model is
     tested on all of them, which takes longer than training if there are many clients"""
     users: Annotated[
-        str | None,
-        Option(
-            choices=("ignored",),
-            only=("kind", "dirichlet", "pathological", "iid"),
-            heading="users",
-            phrase="users {}",
-        ),
+        str | None, Option(choices=("ignored",), only=("kind", "dirichlet", "pathological", "iid"))
     ] = None
     """ignored: the data set's user ids are not regarded, so that a client is no user but a dealt
     client; needed to deal the rows of a data set that has user ids"""
-    max_clients_per_user: Annotated[
-        int | None,
-        Option(
-            least=1,
-            only=("users", "ignored"),
-            heading="clients per user",
-            phrase="at most {} clients per user",
-        ),
-    ] = None
+    max_clients_per_user: Annotated[int | None, Option(least=1, only=("users", "ignored"))] = None
     """with how many clients the rows of one user lie at most: they are dealt among so many, drawn
     for each user by name, and the epsilon of a person is that of a group of so many; null: with any
     number, so that it is that of all clients or none. A client with fewer than min_size examples
@@ -148,7 +90,7 @@ class Partition:
 class Model:
     """A network of learning/networks.py, or of a user's file."""
 
-    name: Annotated[str, Option(bare=True)]
+    name: Annotated[str, Option()]
     """name of a network; or file.py:Net, a torch.nn.Module in a file that is run; its path is
     relative to the study's file (in a cell: to the working directory)"""
     hidden: Annotated[
@@ -157,12 +99,10 @@ class Model:
     ] = None
     """widths of the hidden layers; of embedding and gru: the one number of dimensions; of gru with
     items: those of a token and of the state"""
-    items: Annotated[
-        int | None, Option(least=2, only=("name", "embedding", "gru"), phrase="{} items")
-    ] = None
+    items: Annotated[int | None, Option(least=2, only=("name", "embedding", "gru"))] = None
     """number of items: for embedding, an example is the index of one, or one-hot; for gru, it is a
     sequence of tokens, of which there are so many"""
-    relu_everywhere: Annotated[bool, Option(only=("name", "cnn_femnist"), heading="relu")] = False
+    relu_everywhere: Annotated[bool, Option(only=("name", "cnn_femnist"))] = False
     """add the two ReLUs that the official code lacks"""
     shortcut: Annotated[
         str, Option(choices=("convolution", "padding"), only=("name", "resnet20"))
@@ -174,17 +114,12 @@ class Model:
     ] = "group"
     """of a ResNet: group (GroupNorm); or batch (BatchNorm), by the mean and variance of a minibatch
     in training, and in tests by those of the client's own training rows, which are never sent"""
-    options: Annotated[dict[str, Any], Option(heading="network options")] = field(
-        default_factory=dict, hash=False
-    )
+    options: Annotated[dict[str, Any], Option()] = field(default_factory=dict, hash=False)
     """named arguments of file.py:Net"""
-    init: Annotated[str | None, Option(heading="start", phrase="start={}")] = None
+    init: Annotated[str | None, Option()] = None
     """a safetensors file of initial weights, which no client's rows have made; null draws them from
     the seed; its path is relative to the study's file (in a cell: to the working directory)"""
-    freeze: Annotated[
-        tuple[str, ...],
-        Option(only=("init",), distinct=True, heading="frozen", phrase="frozen={}"),
-    ] = ()
+    freeze: Annotated[tuple[str, ...], Option(only=("init",), distinct=True)] = ()
     """beginnings of names of layers that stay as init has them: nobody trains or sends them"""
     init_digest: str = ""  # SHA-256 of the file (learning/initial.py)
 
@@ -193,59 +128,46 @@ class Model:
 class Training:
     """Rounds, sampling of clients, and local work of every client."""
 
-    rounds: Annotated[int, Option(least=1, heading="T", phrase="T = {} rounds")]
+    rounds: Annotated[int, Option(least=1)]
     """number of rounds T"""
-    local_epochs: Annotated[int, Option(least=1, heading="E", phrase="E = {} local epochs")]
+    local_epochs: Annotated[int, Option(least=1)]
     """passes E over a client's examples per round"""
-    batch_size: Annotated[
-        int,
-        Option(
-            least=0, heading="batch", phrase="batch size {}", value_labels={0: "all local data"}
-        ),
-    ]
+    batch_size: Annotated[int, Option(least=0)]
     """examples per step; 0 = all examples of the client"""
-    optimizer: Annotated[str, Option(choices=("sgd", "adam"), phrase="{}")]
+    optimizer: Annotated[str, Option(choices=("sgd", "adam"))]
     """of the local steps"""
     lr: Annotated[float, Option(above=0)]
     """learning rate of the local steps"""
     momentum: Annotated[float, Option(least=0, below=1, only=("optimizer", "sgd"))] = 0.0
     """of sgd"""
-    weight_decay: Annotated[float, Option(least=0, heading="weight decay")] = 0.0
+    weight_decay: Annotated[float, Option(least=0)] = 0.0
     """L2 penalty"""
-    lr_decay: Annotated[
-        float, Option(above=0, most=1, heading="lr decay", phrase="learning rate times {} a round")
-    ] = 1.0
+    lr_decay: Annotated[float, Option(above=0, most=1)] = 1.0
     """factor of the learning rate of the local steps from one round to the next"""
-    drop_last: Annotated[bool, Option(heading="drop last")] = False
+    drop_last: Annotated[bool, Option()] = False
     """leave out the last step of a pass if it has fewer than batch_size examples"""
-    sample_rate: Annotated[
-        float,
-        Option(above=0, most=1, heading="q", phrase="client sampling rate q = {}", always=True),
-    ] = 1.0
+    sample_rate: Annotated[float, Option(above=0, most=1)] = 1.0
     """Poisson probability q of a client per round"""
-    groups: Annotated[
-        int, Option(least=1, heading="b", phrase="{} groups of clients that take part in turn")
-    ] = 1
+    groups: Annotated[int, Option(least=1)] = 1
     """number b of groups of clients that take part in turn, round t (from 0) with group t mod b;
     1 = no groups; who is in which is public, and sample_rate must be 1"""
     augment: Annotated[
-        tuple[str, ...],
-        Option(choices=("crop", "flip", "rotate"), distinct=True, phrase="training transforms {}"),
+        tuple[str, ...], Option(choices=("crop", "flip", "rotate"), distinct=True)
     ] = ()
     """random training transforms of images, in the order in which they are applied"""
-    evaluate_every: Annotated[int, Option(least=0, condition=False)] = 0
+    evaluate_every: Annotated[int, Option(least=0)] = 0
     """number of rounds between accuracies in rounds.csv, which also has them for the last round; 0
     = never; training does not change"""
-    evaluate_clients: Annotated[int, Option(least=0, condition=False)] = 0
+    evaluate_clients: Annotated[int, Option(least=0)] = 0
     """number of clients over which these accuracies are averaged, drawn once per seed; 0 = all"""
-    evaluate_personal: Annotated[bool, Option(condition=False)] = True
-    """whether these include personal models; false leaves the accuracy of the released model on the
-    common test rows, which costs one pass over them"""
+    evaluate_personal: Annotated[bool, Option()] = True
+    """whether personal models are tested too; false tests only the released model, in one pass over
+    the common test rows"""
     precision: Annotated[str, Option(choices=("float32", "tf32", "bf16"))] = "float32"
     """precision of products: float32; tf32 (a GPU rounds the factors of matrix products and
     convolutions); bf16 (forward passes of training); parameters, clipping, noise and optimizer are
     always float32"""
-    loss: Annotated[str, Option(phrase="loss {}")] = "cross_entropy"
+    loss: Annotated[str, Option()] = "cross_entropy"
     """cross_entropy; binary (one output for two classes); squared_error or absolute_error (labels
     are real numbers); or file.py:name, a pflpipe.Loss in a file that is run; its path is relative
     to the study's file (in a cell: to the working directory)"""
@@ -260,96 +182,38 @@ class Privacy:
     """The requested guarantee: either ``epsilon`` (the noise is calibrated to it) or
     ``noise_multiplier`` (fixed), never both. Without privacy only ``mechanism="none"`` is set."""
 
-    mechanism: Annotated[str, Option(choices=MECHANISMS, phrase="{} mechanism")] = "none"
+    mechanism: Annotated[str, Option(choices=MECHANISMS)] = "none"
     """the kind of noise"""
-    epsilon: Annotated[
-        float | None,
-        Option(
-            above=0, only=_NOISY, either="noise_multiplier", heading="target ε", condition=False
-        ),
-    ] = None
+    epsilon: Annotated[float | None, Option(above=0, only=_NOISY, either="noise_multiplier")] = None
     """central epsilon at delta"""
-    noise_multiplier: Annotated[
-        float | None, Option(above=0, only=_NOISY, heading="σ", condition=False)
-    ] = None
+    noise_multiplier: Annotated[float | None, Option(above=0, only=_NOISY)] = None
     """noise std over sensitivity"""
-    delta: Annotated[
-        float | None,
-        Option(above=0, below=1, only=_NOISY, needed=True, heading="δ", phrase="δ = {}"),
-    ] = None
+    delta: Annotated[float | None, Option(above=0, below=1, only=_NOISY, needed=True)] = None
     """of the guarantee"""
-    clip_norm: Annotated[
-        float | None,
-        Option(above=0, only=_NOISY, needed=True, heading="C", phrase="clip norm C = {}"),
-    ] = None
+    clip_norm: Annotated[float | None, Option(above=0, only=_NOISY, needed=True)] = None
     """bound on the norm of one client's whole update"""
     clip_quantile: Annotated[
-        float | None,
-        Option(
-            above=0,
-            below=1,
-            only=("mechanism", "gaussian"),
-            heading="γ",
-            phrase="clip norm adapted to the {} quantile",
-        ),
+        float | None, Option(above=0, below=1, only=("mechanism", "gaussian"))
     ] = None
     """adaptive clipping: the bound follows this quantile of the clients' norms, estimated from bits
     that are released with noise; clip_norm is the bound of the first round"""
-    clip_lr: Annotated[
-        float,
-        Option(
-            above=0,
-            only=("clip_quantile",),
-            heading="η of C",
-            phrase="learning rate {} of the clip norm",
-        ),
-    ] = 0.2
+    clip_lr: Annotated[float, Option(above=0, only=("clip_quantile",))] = 0.2
     """of the logarithm of the adaptive bound"""
-    clip_bit_noise: Annotated[
-        float | None,
-        Option(
-            above=0,
-            only=("clip_quantile",),
-            heading="bit noise",
-            phrase="noise {} on the sum of bits",
-        ),
-    ] = None
+    clip_bit_noise: Annotated[float | None, Option(above=0, only=("clip_quantile",))] = None
     """standard deviation of the noise on the sum of the bits; null: q M / 20"""
-    accountant: Annotated[
-        str,
-        Option(
-            choices=("exact", "rdp"),
-            only=("mechanism", "gaussian"),
-            phrase="{} accountant",
-            always=True,
-        ),
-    ] = "exact"
+    accountant: Annotated[str, Option(choices=("exact", "rdp"), only=("mechanism", "gaussian"))] = (
+        "exact"
+    )
     """the curve that calibrates: exact (GDP at q = 1, PLD otherwise) or rdp (as the papers)"""
-    band: Annotated[
-        int,
-        Option(
-            least=1,
-            only=("mechanism", "gaussian"),
-            phrase="noise correlated over {} rounds",
-        ),
-    ] = 1
+    band: Annotated[int, Option(least=1, only=("mechanism", "gaussian"))] = 1
     """number of rounds over which noise is correlated: that of a round takes back a part of the
     noise of the band - 1 rounds before it; 1 = independent noise; sample_rate must be 1"""
-    buffers: Annotated[
-        int,
-        Option(
-            least=0,
-            only=("band", 1),
-            phrase="noise correlated over all rounds by {} buffers",
-        ),
-    ] = 0
+    buffers: Annotated[int, Option(least=0, only=("band", 1))] = 0
     """number of buffers, each as large as a model, that correlate noise over all rounds (BLT) with
     less memory than a band of as many; 0 = none; sample_rate must be 1"""
     departures: Annotated[
         tuple[str, ...],
-        Option(
-            choices=tuple(sorted(OF_CALIBRATION)), distinct=True, only=("epsilon",), condition=False
-        ),
+        Option(choices=tuple(sorted(OF_CALIBRATION)), distinct=True, only=("epsilon",)),
     ] = ()
     """steps from epsilon to the noise that a paper may have gone wrong in (docs/privacy.md), in
     addition to those of the method; the row is nominal, and profile must be paper"""
@@ -360,33 +224,18 @@ class Server:
     """The server optimizer (simulation/server.py); by default the server adds the released
     update."""
 
-    optimizer: Annotated[
-        str,
-        Option(
-            choices=("sgd", "momentum", "adam", "yogi"),
-            heading="server",
-            phrase="server optimizer {}",
-        ),
-    ] = "sgd"
+    optimizer: Annotated[str, Option(choices=("sgd", "momentum", "adam", "yogi"))] = "sgd"
     """of the server: sgd; momentum (FedAvgM); adam or yogi (FedAdam, FedYogi), whose lr is about
     the size of a coordinate's step"""
-    lr: Annotated[float, Option(above=0, heading="server lr")] = 1.0
+    lr: Annotated[float, Option(above=0)] = 1.0
     """learning rate of the server"""
-    momentum: Annotated[
-        float, Option(least=0, below=1, only=("optimizer", "momentum"), heading="server momentum")
-    ] = 0.9
+    momentum: Annotated[float, Option(least=0, below=1, only=("optimizer", "momentum"))] = 0.9
     """fraction of the last step that is added to the next one"""
-    beta1: Annotated[
-        float, Option(least=0, below=1, only=("optimizer", "adam", "yogi"), heading="server β1")
-    ] = 0.9
+    beta1: Annotated[float, Option(least=0, below=1, only=("optimizer", "adam", "yogi"))] = 0.9
     """decay of the mean of the updates"""
-    beta2: Annotated[
-        float, Option(least=0, below=1, only=("optimizer", "adam", "yogi"), heading="server β2")
-    ] = 0.99
+    beta2: Annotated[float, Option(least=0, below=1, only=("optimizer", "adam", "yogi"))] = 0.99
     """decay of the mean of their squares"""
-    tau: Annotated[
-        float, Option(above=0, only=("optimizer", "adam", "yogi"), heading="server τ")
-    ] = 1e-3
+    tau: Annotated[float, Option(above=0, only=("optimizer", "adam", "yogi"))] = 1e-3
     """adaptivity: added to the square root of that mean, which starts at tau squared"""
 
 
@@ -395,41 +244,22 @@ class Features:
     """Features that replace the examples in training (data/extraction.py): made of images without
     learning, or read from a file; by default networks get the examples."""
 
-    kind: Annotated[
-        str,
-        Option(choices=("none", "scattering", "file"), heading="features", phrase="{} features"),
-    ] = "none"
+    kind: Annotated[str, Option(choices=("none", "scattering", "file"))] = "none"
     """none; scattering: averages of the moduli of wavelet coefficients, to which no client's data
     contribute; file: those of your own file, such as a frozen network's"""
-    scales: Annotated[
-        int, Option(least=1, only=("kind", "scattering"), heading="J", phrase="J = {} scales")
-    ] = 2
+    scales: Annotated[int, Option(least=1, only=("kind", "scattering"))] = 2
     """J: averages are over windows of about 2^J pixels"""
-    pool: Annotated[int, Option(least=1, only=("kind", "scattering"), phrase="pool {}")] = 2
+    pool: Annotated[int, Option(least=1, only=("kind", "scattering"))] = 2
     """each coefficient is averaged to pool x pool numbers"""
-    reference: Annotated[
-        str | None, Option(only=("kind", "scattering"), phrase="standardised by {}")
-    ] = None
+    reference: Annotated[str | None, Option(only=("kind", "scattering"))] = None
     """named public data set; each feature is standardised by mean and deviation of its training
     images. dead_leaves: 5,000 images that a program draws, of the data set's own shape"""
-    clip: Annotated[
-        float, Option(above=0, only=("reference",), phrase="features clipped to {}")
-    ] = 5.0
+    clip: Annotated[float, Option(above=0, only=("reference",))] = 5.0
     """largest absolute value of a standardised feature"""
-    file: Annotated[
-        str | None,
-        Option(
-            only=("kind", "file"),
-            needed=True,
-            heading="features' file",
-            phrase="features of {}",
-        ),
-    ] = None
+    file: Annotated[str | None, Option(only=("kind", "file"), needed=True)] = None
     """an .npz file of features, one row for each row of the data set; its path is relative to the
     study's file (in a cell: to the working directory)"""
-    made_by: Annotated[str | None, Option(only=("kind", "file"), needed=True, condition=False)] = (
-        None
-    )
+    made_by: Annotated[str | None, Option(only=("kind", "file"), needed=True)] = None
     """what made the features of the file, and the public data from which it learned; the ledger
     says so in these words"""
 
@@ -437,23 +267,6 @@ class Features:
     def public(self) -> str | None:
         """Name of the reference if it is a public data set, and not images that a program draws."""
         return None if self.reference == DRAWN else self.reference
-
-
-CLAIMS = ("certified", "unreviewed", "nominal", "none")
-"""The claims of a row, strongest first (``privacy.ledger.Ledger.claim``)."""
-WITHOUT_DEPARTURES = CLAIMS[:2]
-"""Claims whose epsilon is ``epsilon_central``. If certified, it holds; if unreviewed, it holds only
-if the code of ``dependencies.unreviewed`` keeps the rules."""
-
-
-def claim_of(mechanism: str, departures: Collection[str], code: Iterable[Dependency]) -> str:
-    """Return the claim, one of ``CLAIMS``, of a mechanism with these departures and of the parts of
-    its row, of which those of the package may be left out."""
-    if mechanism == "none":
-        return "none"
-    return (
-        "nominal" if departures else "unreviewed" if dependencies.unreviewed(code) else "certified"
-    )
 
 
 @dataclass(frozen=True)
@@ -466,7 +279,7 @@ class Cell:
     (``row_code.with_digests``).
     """
 
-    dataset: Annotated[str, Option(pattern=DATASET_PATTERN, heading="data set", bare=True)]
+    dataset: Annotated[str, Option(pattern=DATASET_PATTERN)]
     """a name of small letters, digits and _, known to pflpipe or given to your own arrays in
     config.yaml"""
     partition: Partition
@@ -475,10 +288,10 @@ class Cell:
     privacy: Privacy
     method: str
     hyperparameters: dict[str, Any] = field(default_factory=dict)
-    profile: Annotated[str, Option(choices=("strict", "paper"), condition=False)] = "strict"
+    profile: Annotated[str, Option(choices=("strict", "paper"))] = "strict"
     """strict = smallest change that makes the user-level claim true; paper = as printed, with named
     departures"""
-    official_code: Annotated[bool, Option(condition=False)] = False
+    official_code: Annotated[bool, Option()] = False
     """adds what only the official code does (profile paper)"""
     departures: tuple[str, ...] = ()
     seed: int = 0
@@ -649,7 +462,7 @@ class Cell:
     @property
     def claim(self) -> str:
         """The claim of its row, one of ``CLAIMS``."""
-        return claim_of(self.privacy.mechanism, self.departures, self.outside)
+        return dependencies.claim_of(self.privacy.mechanism, self.departures, self.outside)
 
     @property
     def plan_needs_partition(self) -> bool:

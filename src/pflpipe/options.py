@@ -1,9 +1,8 @@
 """Options: fields of frozen dataclasses that declare their type, bounds, default and text.
 
 ``lr: Annotated[float, Option(above=0)]`` and the docstring below it are the only declaration of a
-setting. The JSON schema of a study, the checks of a block that was built in Python, and the
-headings of tables follow from them. A hyper-parameter is an option too: an argument of a method's
-factory.
+setting. The JSON schema of a study and the checks of a block that was built in Python follow from
+it. A hyper-parameter is an option too: an argument of a method's factory.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -48,7 +47,7 @@ BOUNDS: Mapping[str, tuple[str, str, Callable[[Any, Any], bool]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """The rules for the value of a field, and its names in tables. For a tuple, bounds and choices
+    """The rules for the value of a field. For a tuple, bounds and choices
     are those of its items.
 
     Attributes:
@@ -63,15 +62,8 @@ class Option:
             the field has one of these values; without values, if it is not None.
         needed: whether the option is then required.
         either: a field of the same block; where ``only`` allows both, one of the two is required.
-        unless: a field of the same block, and a value. Only with this value the option may be left
-            out, at a default that its bounds exclude.
-        heading: heading of a column; by default the field's name.
-        phrase: text of a caption, with ``{}`` for the value; by default heading and value.
-        value_labels: value -> its text in tables, where that is not the value itself.
-        bare: whether a value in a table's head needs no heading next to it.
-        always: whether a caption states it even if it is the default.
-        condition: whether it distinguishes runs in tables and figures. It does not if rows have
-            another column for it, or if it changes no result.
+        unless: a field of the same block, and a value. If the field has this value, the option may
+            be left out. Otherwise its default, which its bounds exclude, is refused.
         trained: for a hyper-parameter: whether training reads it, not only ``personalize``.
         layers: for a hyper-parameter: whether it selects layers of the network. A text lists
             beginnings of layer names, separated by commas, and must leave a layer out; a number is
@@ -91,23 +83,8 @@ class Option:
     needed: bool = False
     either: str = ""
     unless: tuple[str, str] | None = None
-    heading: str = ""
-    phrase: str = ""
-    value_labels: Mapping[Any, str] = field(default_factory=dict)
-    bare: bool = False
-    always: bool = False
-    condition: bool = True
     trained: bool = True
     layers: bool = False
-
-    def value_text(self, value: Any) -> str:
-        """Return the text of a value, for titles and table heads."""
-        if isinstance(value, tuple):
-            return "+".join(map(str, value)) or "none"
-        if value is None:
-            return "none"
-        text = f"{value:g}" if isinstance(value, float) else str(value)
-        return self.value_labels.get(value, text)
 
 
 @dataclass(frozen=True)
@@ -143,9 +120,6 @@ def _declare(name: str, hint: Any, default: Any) -> Declared:
     if typing.get_origin(hint) is typing.Literal:
         option = dataclasses.replace(option, choices=typing.get_args(hint))
         hint = type(option.choices[0])
-    heading = option.heading or name
-    phrase = option.phrase or f"{heading} {{}}"
-    option = dataclasses.replace(option, heading=heading, phrase=phrase)
     return Declared(name, option, hint, default)
 
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pandas as pd
 
 from pages import blocks as parts
-from pflpipe.cells import CLAIMS, Cell
+from pflpipe.cells import Cell
+from pflpipe.code.dependencies import CLAIMS
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
 from pflpipe.report import comparison, provenance, sentences

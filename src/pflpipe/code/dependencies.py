@@ -7,7 +7,7 @@ published follow from this list (``methods.row_code`` makes it).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 START = "initial weights"
@@ -24,6 +24,12 @@ TOUCHES = {
 """Kind of a dependency -> what it may touch. What touches messages can break a guarantee: it could
 let a message depend on another client's rows. What touches rows or scores runs before the first
 message or after the last one."""
+
+CLAIMS = ("certified", "unreviewed", "nominal", "none")
+"""The claims of a row, strongest first (``privacy.ledger.Ledger.claim``)."""
+WITHOUT_DEPARTURES = CLAIMS[:2]
+"""Claims whose epsilon is ``epsilon_central``. If certified, it holds; if unreviewed, it holds only
+if the code of ``unreviewed`` keeps the rules."""
 
 
 @dataclass(frozen=True)
@@ -71,3 +77,11 @@ def unreviewed(given: Iterable[Dependency]) -> tuple[Dependency, ...]:
 def listed(given: Iterable[Dependency]) -> str:
     """Return those from outside as one text: ``loss my_loss.py:balanced, data my.py:load``."""
     return ", ".join(map(str, outside(given)))
+
+
+def claim_of(mechanism: str, departures: Collection[str], code: Iterable[Dependency]) -> str:
+    """Return the claim, one of ``CLAIMS``, of a mechanism with these departures and of the
+    dependencies of its row, of which those of the package may be left out."""
+    if mechanism == "none":
+        return "none"
+    return "nominal" if departures else "unreviewed" if unreviewed(code) else "certified"

@@ -167,8 +167,8 @@ def parameter_names(model: cells.Model) -> tuple[str, ...]:
 
 
 def norm_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Return those of a network's parameter names that belong to normalisation layers, whose last
-    word starts with ``norm``."""
+    """Return the parameters of normalisation layers: the last component of such a layer's name
+    starts with ``norm``."""
     return tuple(
         name for name in names if name.rpartition(".")[0].rpartition(".")[2].startswith("norm")
     )
@@ -232,8 +232,9 @@ def _mlp(widths: Sequence[int]) -> Shapes:
 
 
 def _gru(channels: int, width: int) -> Shapes:
-    """Return the four tensors of ``nn.GRU``, in its order. They are one layer, whose weight is the
-    matrix of the hidden state: its width bounds the initial values of all, as in torch."""
+    """Return the four tensors of ``nn.GRU``, in its order. Their names make them one layer with the
+    weight of the hidden state, so that ``Network.init`` bounds all four by the width of that state,
+    as torch does."""
     matrices: Shapes = {"gru.inputs": (3 * width, channels), "gru.weight": (3 * width, width)}
     return matrices | {"gru.bias_inputs": (3 * width,), "gru.bias": (3 * width,)}
 

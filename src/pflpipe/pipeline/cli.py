@@ -191,7 +191,7 @@ def _data(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _methods(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.cells import claim_of
+    from pflpipe.code.dependencies import claim_of
     from pflpipe.methods import registry, row_code
 
     if arguments.name:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from pflpipe.cells import WITHOUT_DEPARTURES
+from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import PflpipeError
 from pflpipe.report import comparison, mlflow_export, tidy
 from pflpipe.report.comparison import Group, epsilon_text, finite

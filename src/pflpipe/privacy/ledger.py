@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflpipe.cells import Privacy, claim_of
+from pflpipe.cells import Privacy
 from pflpipe.code import dependencies
-from pflpipe.code.dependencies import Dependency
+from pflpipe.code.dependencies import Dependency, claim_of
 from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
 from pflpipe.privacy import adaptive, correlated

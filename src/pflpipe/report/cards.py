@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pflpipe.cells import claim_of
+from pflpipe.code.dependencies import claim_of
 from pflpipe.facts.departures import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
 from pflpipe.methods import plugins, registry, row_code
 from pflpipe.methods.registry import MethodInfo

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric
 from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
@@ -88,7 +88,7 @@ class Group:
 
     @property
     def claim(self) -> str:
-        """One of ``cells.CLAIMS``."""
+        """One of ``dependencies.CLAIMS``."""
         return str(self.first("claim"))
 
     @property

@@ -17,7 +17,7 @@ import pandas as pd
 
 from pflpipe.auditing.cases import of_methods
 from pflpipe.auditing.evidence import WIDEST
-from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.facts.departures import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.files import write_text
 from pflpipe.methods import registry

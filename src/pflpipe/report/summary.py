@@ -12,7 +12,7 @@ from functools import partial
 
 import pandas as pd
 
-from pflpipe.cells import WITHOUT_DEPARTURES
+from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table

@@ -16,8 +16,9 @@ from typing import Any
 import pandas as pd
 
 from pflpipe import json_records
-from pflpipe.cells import WITHOUT_DEPARTURES, Cell, without_defaults
+from pflpipe.cells import Cell, without_defaults
 from pflpipe.code import dependencies
+from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import DataError
 from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import AGAIN, atomic, intact

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pflpipe.cells import OPTIONS, PATHS
+from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, check_known
 from pflpipe.methods import registry
-from pflpipe.study.settings import condition_text, describe, heading
+from pflpipe.study.settings import condition_text, describe, heading, words
 from pflpipe.study.study_spec import PaperLayout, Row, check_labels
 
 _ANY = object()  # the condition does not apply to the run, which then is in every column
@@ -135,7 +135,7 @@ def _header(paths: Sequence[str], column: tuple[Any, ...], row: Row) -> tuple[st
     def text(path: str, value: Any) -> str:
         if value is None and path.startswith("partition."):
             return row.cell.partition.kind  # "iid", where the others have their alpha
-        is_bare = path in OPTIONS and OPTIONS[path].option.bare
+        is_bare = words(path).bare
         return ("" if is_bare else f"{heading(path)} = ") + condition_text(value, path)
 
     return tuple(map(text, paths, column))

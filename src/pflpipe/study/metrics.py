@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.cells import WITHOUT_DEPARTURES, Cell
+from pflpipe.cells import Cell
 from pflpipe.code import guard, reference, user_files
+from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import ConfigError, Problems, located, nearest
 from pflpipe.learning.losses import ERRORS, Loss
 from pflpipe.learning.metrics import ACCURACY, BUILT_IN, Metric, worst_tenth

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from pflpipe import json_records
-from pflpipe.cells import WITHOUT_DEPARTURES, Cell
+from pflpipe.cells import Cell
+from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.files import write_json
 from pflpipe.learning.metrics import Metric
 from pflpipe.privacy import accounting

@@ -7,16 +7,19 @@ Tables and figures share them, so that a line of a figure has the name of a row 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from pflpipe import options
 from pflpipe.cells import OPTIONS, Cell
 from pflpipe.facts.datasets import DATASETS
-from pflpipe.options import Option
 from pflpipe.study.study_spec import Row, Study
 
 NO_PRIVACY = "no privacy"
@@ -182,7 +185,7 @@ def _describe(cell: Cell) -> dict[str, Any]:
         path: value
         for path, value in (values | {"model": model_name(cell)}).items()
         if path.startswith(("model", "hyperparameters."))
-        or (path in OPTIONS and OPTIONS[path].option.condition)
+        or (path in OPTIONS and words(path).condition)
     }
 
 
@@ -218,24 +221,57 @@ def budget_text(cell: Cell) -> str:
     return f"σ = {cell.privacy.noise_multiplier:g}"
 
 
-def _option(path: str) -> Option:
-    name = path.rpartition(".")[2]
-    return OPTIONS[path].option if path in OPTIONS else Option(heading=name, phrase=f"{name} {{}}")
+@dataclass(frozen=True)
+class Words:
+    """The texts of an option in tables and figures (option_words.yaml).
+
+    Attributes:
+        heading: heading of a column; by default the option's name.
+        phrase: text of a caption, with ``{}`` for the value; by default heading and value.
+        values: value -> its text, where that is not the value itself.
+        bare: whether a value in a table's head needs no heading next to it.
+        always: whether a caption states it even if it is the default.
+        condition: whether it distinguishes runs. It does not if rows have another column for it, or
+            if it changes no result.
+    """
+
+    heading: str
+    phrase: str = ""
+    values: Mapping[Any, str] = field(default_factory=dict)
+    bare: bool = False
+    always: bool = False
+    condition: bool = True
+
+
+_WORDS: dict[str, dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("option_words.yaml").read_text(encoding="utf-8")
+)
+
+
+@functools.cache
+def words(path: str) -> Words:
+    """Return the texts of an option by its dotted path, or of a hyper-parameter."""
+    return Words(**{"heading": path.rpartition(".")[2], **_WORDS.get(path, {})})
 
 
 def heading(path: str) -> str:
     """Return a condition's or hyper-parameter's name as the heading of a column."""
-    return _option(path).heading
+    return words(path).heading
 
 
 def phrase(path: str, value: Any) -> str:
     """Return a condition as text for a caption, e.g. ``T = 30 rounds``."""
-    return _option(path).phrase.format(condition_text(value, path))
+    return (words(path).phrase or f"{heading(path)} {{}}").format(condition_text(value, path))
 
 
 def condition_text(value: Any, path: str = "") -> str:
     """Return the text of a condition's value, for titles and table heads."""
-    return _option(path).value_text(value)
+    if isinstance(value, tuple):
+        return "+".join(map(str, value)) or "none"
+    if value is None:
+        return "none"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return words(path).values.get(value, text)
 
 
 def is_usual(path: str, value: Any) -> bool:
@@ -243,7 +279,7 @@ def is_usual(path: str, value: Any) -> bool:
     if value is None or path not in OPTIONS:
         return value is None
     item = OPTIONS[path]
-    return bool(not item.option.always and value == item.default)
+    return bool(not words(path).always and value == item.default)
 
 
 def model_name(cell: Cell) -> str:
@@ -259,9 +295,8 @@ def model_name(cell: Cell) -> str:
         elif isinstance(value, dict):
             parts += (f"{key}={argument}" for key, argument in sorted(value.items()))
         else:
-            option = item.option
-            text = option.phrase.format(option.value_text(value))
-            parts.append(option.heading if value is True else text)
+            path = f"model.{name}"
+            parts.append(heading(path) if value is True else phrase(path, value))
     return "-".join(parts)
 
 

@@ -17,7 +17,7 @@ from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from pflpipe.attacks.membership import SCORES
-from pflpipe.cells import WITHOUT_DEPARTURES
+from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import DataError
 from pflpipe.privacy.accounting import delta_of
 from pflpipe.privacy.ledger import Planned

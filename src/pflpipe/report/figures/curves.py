@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pflpipe.cells import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import style
 from pflpipe.report.figures.source import Panel, Source

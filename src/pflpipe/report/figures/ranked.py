@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from pflpipe.cells import CLAIMS
+from pflpipe.code.dependencies import CLAIMS
 from pflpipe.methods import registry
 from pflpipe.report import comparison
 from pflpipe.report.comparison import PLAIN, Group, of_claim

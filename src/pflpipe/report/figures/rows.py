@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from pflpipe.cells import CLAIMS
+from pflpipe.code.dependencies import CLAIMS
 from pflpipe.report.comparison import Group, of_claim
 from pflpipe.report.figures import style
 from pflpipe.report.figures.source import Source
