@@ -27,6 +27,9 @@ from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[1]
+COLUMNS = ("images", "labels", "users")
+MADE_OF = {None: ("train", "validation"), 0.4: partition.PARTS}
+"""Share of own test rows -> the parts that a client's training rows are divided into."""
 exactly = settings(derandomize=True, deadline=None, max_examples=60)
 
 
@@ -52,7 +55,7 @@ def balanced(per_class: int, classes: int = 10) -> Arrays:
 
 
 def sizes(split: Split) -> np.ndarray:
-    return np.array([len(a) + len(b) for a, b in zip(split.train, split.validation, strict=True)])
+    return np.array(list(map(len, held(split))))
 
 
 def assert_disjoint_and_complete(split: Split, total: int) -> None:
@@ -61,9 +64,20 @@ def assert_disjoint_and_complete(split: Split, total: int) -> None:
     assert np.array_equal(np.sort(everything), np.arange(total))
 
 
+def assert_same_rows(one: Split, other: Split) -> None:
+    for part in partition.PARTS:
+        for rows, same in zip(getattr(one, part), getattr(other, part), strict=True):
+            assert rows.dtype == same.dtype == np.int64
+            assert np.array_equal(rows, same)
+
+
+def held(split: Split) -> list[np.ndarray]:
+    """The rows of each client that are not set aside for its test."""
+    return [np.concatenate(pair) for pair in zip(split.train, split.validation, strict=True)]
+
+
 def counts(split: Split, labels: np.ndarray, classes: int) -> np.ndarray:
-    rows = [np.concatenate(pair) for pair in zip(split.train, split.validation, strict=True)]
-    return np.stack([np.bincount(labels[r], minlength=classes) for r in rows])
+    return np.stack([np.bincount(labels[rows], minlength=classes) for rows in held(split)])
 
 
 WISHES = [
@@ -83,11 +97,7 @@ def test_same_seed_same_bits_and_other_seed_other_clients(wish):
     declared = wish.kind == "natural" or wish.users
     data = arrays(np.arange(1000) % 10, users=20 if declared else None)
     first, again, other = make(data, wish, 3), make(data, wish, 3), make(data, wish, 4)
-    for part in partition.PARTS:
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(getattr(first, part), getattr(again, part), strict=True)
-        )
+    assert_same_rows(first, again)
     assert any(not np.array_equal(a, b) for a, b in zip(first.train, other.train, strict=True))
 
 
@@ -297,24 +307,12 @@ def test_a_common_test_of_so_many_rows_is_drawn_from_all_of_them(kind):
     assert len(np.unique(some.common)) == 30
     assert set(some.common) < set(every.common)
     assert np.array_equal(some.common, np.sort(some.common))
-    for part in partition.PARTS:  # nothing else moves
-        pairs = zip(getattr(some, part), getattr(every, part), strict=True)
-        assert all(np.array_equal(*pair) for pair in pairs)
+    assert_same_rows(some, every)  # nothing else moves
     other = make(data, Wish(kind, 4, new_clients=2, common_test=30), 1)
     assert not np.array_equal(some.common, other.common)
     for rows in (0, 100_000):
         whole = make(data, Wish(kind, 4, new_clients=2, common_test=rows), 0)
         assert np.array_equal(whole.common, every.common)
-
-
-def test_natural_takes_the_first_users_with_their_own_rows():
-    data = arrays(np.arange(100) % 10, np.arange(40) % 10, users=8)
-    split = make(data, Wish("natural", 5), 0)
-    for user in range(5):
-        rows = np.sort(np.concatenate([split.train[user], split.validation[user]]))
-        assert np.array_equal(rows, np.flatnonzero(data.train_users == user))
-        assert np.array_equal(split.test[user], np.flatnonzero(data.test_users == user))
-    assert np.array_equal(split.common, np.flatnonzero(data.test_users < 5))
 
 
 def of_users(train: list[int], test: list[int]) -> Arrays:
@@ -335,27 +333,19 @@ def test_natural_clients_are_the_first_user_ids_whatever_they_hold():
         split = make(data, Wish("natural", 4), 0)
         assert sizes(split).tolist() == train[:4]
         assert [len(rows) for rows in split.test] == test[:4]
-        for user in range(4):
-            held = np.concatenate([split.train[user], split.validation[user]])
-            assert set(data.train_users[held]) | set(data.test_users[split.test[user]]) <= {user}
+        assert np.array_equal(split.common, np.flatnonzero(data.test_users < 4))
+        for user, (rows, own) in enumerate(zip(held(split), split.test, strict=True)):
+            assert np.array_equal(np.sort(rows), np.flatnonzero(data.train_users == user))
+            assert np.array_equal(own, np.flatnonzero(data.test_users == user))
 
 
-def test_all_user_ids_take_part_when_so_many_are_asked_for():
-    data = of_users([0, 3, 2], [4, 0, 0])
-    assert sizes(make(data, Wish("natural", 3), 0)).tolist() == [0, 3, 2]
-    with pytest.raises(DataError, match="got 4; expected at most 3, the data set's user ids"):
-        make(data, Wish("natural", 4), 0)
-
-
-def test_all_user_ids_take_part_when_no_number_is_asked_for():
+def test_all_user_ids_take_part_when_so_many_or_no_number_is_asked_for():
     """Also users with test rows alone, and those with too few rows: who has many is private."""
     data = of_users([0, 3, 2, 9], [4, 0, 0, 1])
     wish = Wish("natural", min_size=3)
-    assert sizes(make(data, wish, 0)).tolist() == [0, 3, 0, 9]
     four, every = make(data, replace(wish, clients=4), 0), make(data, wish, 0)
-    for part in partition.PARTS:
-        pairs = zip(getattr(four, part), getattr(every, part), strict=True)
-        assert all(np.array_equal(one, other) for one, other in pairs)
+    assert sizes(every).tolist() == [0, 3, 0, 9]
+    assert_same_rows(four, every)
 
 
 @pytest.mark.parametrize("clients", [0, 3])
@@ -374,20 +364,27 @@ def test_natural_users_are_split_inside_each_user(clients):
     assert np.array_equal(split.common, np.flatnonzero(data.test_users < (clients or 4)))
 
 
-def test_what_one_natural_user_holds_does_not_decide_which_rows_test_another_one():
+@pytest.mark.parametrize(
+    ("wish", "left"),
+    [
+        (Wish("natural", test_fraction=0.4), 5),
+        (Wish("natural", 3, validation_fraction=0.4), 5),
+        (Wish("natural", 3, min_size=2, validation_fraction=0.0), 0),
+    ],
+    ids=["tested on own rows", "validated", "with nothing left"],
+)
+def test_what_one_natural_user_holds_decides_nothing_about_the_rows_of_others(wish, left):
+    """The neighbours of the privacy claim: the same clients, of whom one holds something else."""
     whole = of_users([9, 9, 9], [1, 1, 1])
-    kept = np.flatnonzero((whole.train_users != 1) | (np.arange(27) % 2 == 0))
-    fewer = replace(
-        whole,
-        train_images=whole.train_images[kept],
-        train_labels=whole.train_labels[kept],
-        train_users=whole.train_users[kept],
-    )
-    wish = Wish("natural", test_fraction=0.4)
-    before, after = make(whole, wish, 0), make(fewer, wish, 0)
+    gone = np.flatnonzero(whole.train_users == 1)[left:]
+    kept = np.delete(np.arange(27), gone)
+    fewer = {f"train_{key}": getattr(whole, f"train_{key}")[kept] for key in COLUMNS}
+    before, after = make(whole, wish, 0), make(replace(whole, **fewer), wish, 0)
+    assert sum(len(getattr(after, part)[1]) for part in MADE_OF[wish.test_fraction]) == left
     for user in (0, 2):
-        assert np.array_equal(before.test[user], kept[after.test[user]])
-        assert np.array_equal(before.train[user], kept[after.train[user]])
+        for part in MADE_OF[wish.test_fraction]:
+            rows = getattr(after, part)[user]
+            assert np.array_equal(getattr(before, part)[user], kept[rows])
 
 
 def test_a_natural_user_below_min_size_trains_and_validates_on_nothing_and_is_still_tested():
@@ -399,40 +396,12 @@ def test_a_natural_user_below_min_size_trains_and_validates_on_nothing_and_is_st
     assert split.common.tolist() == list(range(6))
 
 
-def test_what_one_natural_user_holds_decides_nothing_about_who_the_others_are():
-    """The neighbours of the privacy claim: the same clients, of whom one holds something else."""
-    whole = of_users([6, 6, 6, 6], [1, 1, 1, 1])
-    kept = whole.train_users != 1
-    without = replace(
-        whole, train_images=whole.train_images[kept], train_labels=whole.train_labels[kept]
-    )
-    without = replace(without, train_users=whole.train_users[kept])
-    wish = Wish("natural", 3, min_size=2, validation_fraction=0.0)
-    before, after = make(whole, wish, 0), make(without, wish, 0)
-    rows = np.flatnonzero(kept)
-    assert len(after.train[1]) == 0
-    for user in (0, 2):
-        assert np.array_equal(before.train[user], rows[after.train[user]])
-
-
 def test_natural_users_of_whom_nobody_may_train_are_refused():
     words = r"min_size; got 5; .* at least one of the first 2 user ids; take a lower min_size"
     with pytest.raises(DataError, match=words) as caught:
         make(of_users([4, 3, 9], [1, 1, 1]), Wish("natural", 2, min_size=5), 0)
     assert "\n" not in str(caught.value)
     make(of_users([4, 3, 9], [1, 1, 1]), Wish("natural", 3, min_size=5), 0)
-
-
-def test_a_split_with_clients_without_rows_is_loaded_as_it_was_saved(tmp_path):
-    split = make(of_users([0, 5, 0, 7, 0], [1, 0, 1, 2, 3]), Wish("natural", 5, min_size=6), 0)
-    split.save(tmp_path / "split.npz")
-    loaded = Split.load(tmp_path / "split.npz")
-    for part in partition.PARTS:
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(getattr(split, part), getattr(loaded, part), strict=True)
-        )
-        assert all(rows.dtype == np.int64 for rows in getattr(loaded, part))
 
 
 @exactly
@@ -501,11 +470,8 @@ def test_own_tests_are_a_part_of_the_clients_own_examples(
     size, test_fraction, validation_fraction, seed
 ):
     data = arrays(np.arange(6 * size) % 10)
-    split = make(
-        data,
-        Wish("iid", 6, test_fraction=test_fraction, validation_fraction=validation_fraction),
-        seed,
-    )
+    wish = Wish("iid", 6, validation_fraction=validation_fraction, test_fraction=test_fraction)
+    split = make(data, wish, seed)
     assert split.own_from_train
     assert_disjoint_and_complete(split, 6 * size)
     for train, own in zip(split.train, split.test, strict=True):
@@ -562,20 +528,17 @@ def test_apportion_gives_all_within_room_and_within_one_of_the_quota(weights, to
         assert (abs(free - total * weights / weights.sum()) < 1).all()
 
 
-def test_saved_split_is_loaded_with_the_same_bits_in_the_promised_arrays(tmp_path):
-    split = make(
-        balanced(20),
-        Wish("dirichlet", 12, alpha=0.1, validation_fraction=0.0, test_fraction=0.3),
-        0,
-    )
-    path = tmp_path / "new" / "split.npz"
+@pytest.mark.parametrize("empty", [False, True])
+def test_saved_split_is_loaded_with_the_same_bits_in_the_promised_arrays(empty, tmp_path):
+    wish = Wish("dirichlet", 12, alpha=0.1, validation_fraction=0.0, test_fraction=0.3)
+    data = balanced(20)
+    if empty:  # clients without rows
+        wish = Wish("natural", 12, min_size=6, test_fraction=0.3)
+        data = of_users([0, 5, 0, 7, 0] + [8] * 7, [1, 0, 1, 2, 3] + [1] * 7)
+    split, path = make(data, wish, 0), tmp_path / "new" / "split.npz"
     split.save(path)
     loaded = Split.load(path)
-    for part in partition.PARTS:
-        assert all(
-            np.array_equal(a, b)
-            for a, b in zip(getattr(split, part), getattr(loaded, part), strict=True)
-        )
+    assert_same_rows(split, loaded)
     assert np.array_equal(split.common, loaded.common)
     assert loaded.own_from_train is split.own_from_train is True
     with np.load(path) as stored:
@@ -607,22 +570,17 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_a_damaged_or_missing_partition_file_is_named(tmp_path):
     path = tmp_path / "split.npz"
-    with pytest.raises(DataError, match=r"split\.npz"):
-        Split.load(path)
-    path.write_bytes(b"PK\x03\x04 nothing")
-    with pytest.raises(DataError, match=r"split\.npz"):
-        Split.load(path)
-    np.savez(path, train_index=np.arange(3))
-    with pytest.raises(DataError, match=r"split\.npz"):
-        Split.load(path)
-    arrays = {
-        f"{part}_{key}": np.array([0, 1])
-        for part in partition.PARTS
-        for key in ("index", "offsets")
-    }
-    np.savez(path, common_index=np.array([0, 1], dtype=object), **arrays)  # pickled
-    with pytest.raises(DataError, match=r"split\.npz"):
-        Split.load(path)
+    names = (f"{part}_{key}" for part in partition.PARTS for key in ("index", "offsets"))
+    pickled = {"common_index": np.array([0, 1], dtype=object)}
+    for damage in (
+        lambda: None,
+        lambda: path.write_bytes(b"PK\x03\x04 nothing"),
+        lambda: np.savez(path, train_index=np.arange(3)),
+        lambda: np.savez(path, **pickled, **dict.fromkeys(names, np.array([0, 1]))),
+    ):
+        damage()
+        with pytest.raises(DataError, match=r"split\.npz"):
+            Split.load(path)
 
 
 @pytest.mark.parametrize(
@@ -656,7 +614,7 @@ def test_a_wish_that_cannot_be_met_is_refused_with_place_and_remedy(change, word
 
 
 def test_natural_wishes_are_checked_against_the_users():
-    with pytest.raises(DataError, match="at most 8, the data set's user ids"):
+    with pytest.raises(DataError, match="got 9; expected at most 8, the data set's user ids"):
         partition.check(Wish("natural", 9), 10, 500, 8)
     with pytest.raises(DataError, match="with 1 user id'; expected a data set with at least 2"):
         partition.check(Wish("natural"), 10, 500, 1)
@@ -712,32 +670,16 @@ def test_who_has_users_for_clients_ignores_none():
 )
 def test_no_user_has_rows_with_more_clients_than_declared(wish, most, owners, fraction, new, seed):
     ids = np.array(owners)
-    data = replace(
-        arrays(np.arange(120) % 5, np.arange(60) % 5, classes=5),
-        train_users=ids,
-        test_users=ids[:60],
-    )
-    bounded = replace(
-        wish,
-        users="ignored",
-        max_clients_per_user=most,
-        min_size=1,
-        test_fraction=fraction,
-        new_clients=new,
-    )
-    split = make(data, bounded, seed)
+    rows = arrays(np.arange(120) % 5, np.arange(60) % 5, classes=5)
+    data = replace(rows, train_users=ids, test_users=ids[:60])
+    said = {"users": "ignored", "max_clients_per_user": most, "min_size": 1}
+    split = make(data, replace(wish, **said, test_fraction=fraction, new_clients=new), seed)
     clients: dict[int, set[int]] = {user: set() for user in range(7)}
     sides = [split, *([split.new] if split.new else [])]
-    everyone = [
-        (data.train_users[rows], data.test_users[tests])
-        for side in sides
-        for part in range(len(side.train))
-        for held in [np.concatenate([side.train[part], side.validation[part]])]
-        for own in [side.test[part]]
-        for rows, tests in [(np.append(held, own), own[:0]) if side.own_from_train else (held, own)]
-    ]
-    for client, (rows, tests) in enumerate(everyone):
-        for user in {*rows.tolist(), *tests.tolist()}:
+    ids_of_test = ids if split.own_from_train else data.test_users
+    pairs = [pair for side in sides for pair in zip(held(side), side.test, strict=True)]
+    for client, (rows, own) in enumerate(pairs):
+        for user in {*ids[rows].tolist(), *ids_of_test[own].tolist()}:
             clients[user].add(client)
     assert max(map(len, clients.values())) <= most
     for side in sides:
@@ -757,10 +699,8 @@ def test_which_clients_a_user_may_be_with_follows_from_its_name_alone(wish):
             arrays(shuffled, labels, classes=5), train_users=users, test_users=users.copy()
         )
         split = make(data, bounded, 0)
-        held = [np.concatenate(pair) for pair in zip(split.train, split.validation, strict=True)]
-        found.append(
-            [{n for n, rows in enumerate(held) if np.isin(user, users[rows])} for user in range(10)]
-        )
+        rows_of = list(enumerate(held(split)))
+        found.append([{n for n, rows in rows_of if user in users[rows]} for user in range(10)])
     for before, after in zip(*found, strict=True):
         assert len(before | after) <= 2
 
@@ -810,24 +750,3 @@ def test_script_writes_the_partition_of_a_cell(tmp_path):
     )
     failed = called(*script, "--data", tmp_path / "no.npz", "--target", target, code=2)
     assert len(failed.stderr.splitlines()) == 1
-
-
-def test_what_one_client_holds_does_not_decide_which_rows_another_one_trains_on():
-    labels, users = np.arange(60) % 3, np.repeat(np.arange(4), 15)
-
-    def training_rows(kept):
-        pixels = labels[:, None].astype(np.float32)
-        arrays = Arrays(
-            pixels[kept], labels[kept], pixels[:4], labels[:4], 3, users[kept], users[::15]
-        )
-        return [
-            kept[own].tolist()
-            for own in make(arrays, Wish("natural", 4, validation_fraction=0.4), seed=0).train
-        ]
-
-    whole, without = (
-        training_rows(np.arange(60)),
-        training_rows(np.delete(np.arange(60), [0, 3, 5])),
-    )
-    assert whole[0] != without[0]
-    assert whole[1:] == without[1:]
