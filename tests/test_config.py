@@ -38,6 +38,7 @@ from pflpipe.study import config, documents
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, load_study, study_names
+from pflpipe.study.settings import flatten
 from pflpipe.study.study_spec import Outline, Study
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -195,76 +196,15 @@ def test_axes_methods_and_seeds_multiply(load):
     assert counts == {"fedavg": 3 * 2, "dp_fedavg": 2 * 3 * 2, "feddpa": 2 * 3 * 2}
 
 
-def test_a_method_without_privacy_occurs_once_at_several_budgets(load):
-    study = load(axes={"privacy.epsilon": [2, 4, 8]}, methods=[{"name": "fedavg"}])
-    assert [cell.privacy for cell in study.cells] == [Privacy(), Privacy()]
-    assert len(ids(study)) == 2
+EXPANSIONS = malformed.table("expansions")
 
 
-def test_the_words_of_a_method_win_over_those_of_the_study(load):
-    study = load(methods=[{"name": "dp_fedavg", "training": {"lr": 0.3}}, {"name": "fedavg"}])
-    assert {(cell.method, cell.training.lr, cell.training.rounds) for cell in study.cells} == {
-        ("dp_fedavg", 0.3, 2),
-        ("fedavg", 0.5, 2),
-    }
-
-
-def test_a_method_can_fix_what_the_study_varies(load):
-    methods = [{"name": "dp_fedavg", "privacy": {"epsilon": None, "noise_multiplier": 1}}]
-    study = load(axes={"privacy.epsilon": [2, 8]}, methods=methods)
-    assert {(cell.privacy.epsilon, cell.privacy.noise_multiplier) for cell in study.cells} == {
-        (None, 1.0)
-    }
-    assert len(study.rows) == 2
-
-
-def test_axes_of_a_method_multiply_its_own_cells_only(load):
-    methods = [{"name": "fedavg"}, {"name": "feddpa", "axes": {"hyperparameters.tau": [0.1, 0.4]}}]
-    study = load(methods=methods, seeds=[7])
-    assert [(cell.method, cell.hyperparameters.get("tau")) for cell in study.cells] == [
-        ("fedavg", None),
-        ("feddpa", 0.1),
-        ("feddpa", 0.4),
-    ]
-
-
-def test_an_axis_over_a_block_merges_mappings_into_it(load):
-    kinds = [
-        {"kind": "dirichlet", "alpha": 1},
-        {"kind": "iid"},
-        {"kind": "pathological", "classes_per_client": 2},
-    ]
-    study = load(
-        partition={"clients": 5}, axes={"partition": kinds}, methods=[{"name": "fedavg"}], seeds=[0]
-    )
-    assert [cell.partition for cell in study.cells] == [
-        Partition("dirichlet", 5, alpha=1.0),
-        Partition("iid", 5),
-        Partition("pathological", 5, classes_per_client=2),
-    ]
-
-
-def test_an_axis_of_cases_merges_mappings_over_several_blocks(load):
-    cases = [
-        {"partition": {"clients": 5}, "training": {"rounds": 3}},
-        {
-            "dataset": "mnist",
-            "partition": {"kind": "pathological", "alpha": None, "classes_per_client": 2},
-        },
-    ]
-    study = load(
-        axes={"cases": cases, "training.lr": [0.1, 0.2]}, methods=[{"name": "fedavg"}], seeds=[0]
-    )
-    found = [
-        (c.dataset, c.partition.kind, c.partition.clients, c.training.rounds, c.training.lr)
-        for c in study.cells
-    ]
-    assert found == [
-        ("digits", "dirichlet", 5, 3, 0.1),
-        ("digits", "dirichlet", 5, 3, 0.2),
-        ("mnist", "pathological", 10, 2, 0.1),
-        ("mnist", "pathological", 10, 2, 0.2),
-    ]
+@pytest.mark.parametrize("case", EXPANSIONS)
+def test_a_study_expands_to_these_runs(load, case):
+    changes, paths, runs = EXPANSIONS[case].values()
+    rows = load(**changes).rows
+    found = [{"variant": row.variant, **dict(flatten(row.cell.to_dict()))} for row in rows]
+    assert [[values.get(path) for path in paths] for values in found] == runs
 
 
 @pytest.mark.parametrize(
@@ -274,15 +214,6 @@ def test_an_axis_of_cases_merges_mappings_over_several_blocks(load):
 def test_a_case_that_is_no_mapping_of_blocks_is_refused(load, case, words):
     with pytest.raises(ConfigError, match=words):
         load(axes={"cases": [case]})
-
-
-def test_variants_tell_entries_of_one_method_apart(load):
-    methods = [
-        {"name": "feddpa"},
-        {"name": "feddpa", "variant": "no AC", "hyperparameters": {"ac": False}},
-    ]
-    found = {(row.variant, row.cell.hyperparameters["ac"]) for row in load(methods=methods).rows}
-    assert found == {("", True), ("no AC", False)}
 
 
 def test_departures_come_from_the_method_and_its_profile(load):

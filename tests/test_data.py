@@ -335,9 +335,8 @@ def test_without_network_the_error_says_in_one_line_what_to_put_where(
         raise OSError("Name or service not known")
 
     monkeypatch.setattr(pooch, "retrieve", unreachable)
-    with pytest.raises(
-        DataError, match=f"{dataset}: .* cannot be downloaded; .* put .* into .*down"
-    ) as caught:
+    words = f"{dataset}: .* cannot be downloaded; .* put .* into .*down"
+    with pytest.raises(DataError, match=words) as caught:
         prepare(dataset, None, tmp_path / "down", tmp_path / "out.npz")
     assert "\n" not in str(caught.value)
     assert f"datasets.{dataset} in config.yaml" in str(caught.value)
@@ -475,9 +474,8 @@ def test_femnist_with_labels_that_are_no_whole_numbers_is_refused(form, tmp_path
         with h5py.File(tmp_path / "down" / "fed_emnist_train.h5", "r+") as file:
             del file["examples/f0000_14/label"]
             file["examples/f0000_14/label"] = [0, 1.5, 2]
-    with pytest.raises(
-        DataError, match=r"classes; got '(1.5 in 1|0.0 in 5) rows.*expected one of \[0, 1, 2,"
-    ):
+    words = r"classes; got '(1.5 in 1|0.0 in 5) rows.*expected one of \[0, 1, 2,"
+    with pytest.raises(DataError, match=words):
         prepare("femnist", tmp_path / "down", tmp_path, tmp_path / "out.npz")
 
 
@@ -487,9 +485,8 @@ def test_femnist_with_pixels_of_another_scale_is_refused(tmp_path):
     write(tmp_path / "down", tff_files(tmp_path))
     with h5py.File(tmp_path / "down" / "fed_emnist_test.h5", "r+") as file:
         file["examples/f0000_14/pixels"][...] = 255.0
-    with pytest.raises(
-        DataError, match=r"fed_emnist_test.h5: examples/f0000_14: pixels; .*expected 0 \(ink\) to 1"
-    ):
+    words = r"fed_emnist_test.h5: examples/f0000_14: pixels; .*expected 0 \(ink\) to 1"
+    with pytest.raises(DataError, match=words):
         prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
 
 
@@ -789,9 +786,8 @@ def test_a_torn_npz_is_named(tmp_path):
 
 
 def test_a_missing_source_or_an_unknown_name_says_what_to_do(tmp_path):
-    with pytest.raises(
-        DataError, match=r"nowhere.npz does not exist; mend the path in config\.yaml"
-    ):
+    words = r"nowhere.npz does not exist; mend the path in config\.yaml"
+    with pytest.raises(DataError, match=words):
         describe("mine", tmp_path / "nowhere.npz")
     with pytest.raises(DataError, match=r"did you mean 'cifar10'.*datasets\.cifer10"):
         describe("cifer10")
@@ -873,9 +869,8 @@ def test_other_values_under_an_old_name_are_refused_and_overwrite_nothing(case, 
     target = prepared(tmp_path)
     before = {path.name: path.read_bytes() for path in target.parent.iterdir()}
     assert set(before) == {"mine.npz", "mine.pin"}
-    with pytest.raises(
-        DataError, match=r"data set 'mine' has other values.*mine\.pin; give .* a name of their own"
-    ) as caught:
+    words = r"data set 'mine' has other values.*mine\.pin; give .* a name of their own"
+    with pytest.raises(DataError, match=words) as caught:
         prepared(tmp_path, **OTHER_VALUES[case])
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(f"delete {target.with_suffix('.pin')}")

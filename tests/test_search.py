@@ -329,9 +329,8 @@ def test_a_run_without_a_score_is_named(outline):
 
 
 def test_a_study_is_not_known_before_its_search_has_chosen(outline):
-    with pytest.raises(
-        DataError, match=r"results/searches/good\.json does not exist; let snakemake make it"
-    ):
+    words = r"results/searches/good\.json does not exist; let snakemake make it"
+    with pytest.raises(DataError, match=words):
         load_study("good")
 
 

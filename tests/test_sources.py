@@ -142,9 +142,8 @@ def test_the_test_rows_may_be_in_a_file_of_their_own(files):
 def test_test_rows_with_other_columns_are_refused(files):
     table = answers()
     table[["y", "city", "age", "person"]].to_csv("other.csv", index=False)
-    with pytest.raises(
-        DataError, match=r"other\.csv; got 'other columns than file'; write features"
-    ):
+    words = r"other\.csv; got 'other columns than file'; write features"
+    with pytest.raises(DataError, match=words):
         prepared(TABLE | CITIES | {"test": "other.csv"})
     line, _ = prepared(TABLE | CITIES | {"test": "other.csv", "features": ["age", "city"]})
     assert line.startswith("mine: 80 rows of 4 users")

@@ -1,8 +1,8 @@
 """Blocks of config.yaml that say how a file or a folder of the user is read as a data set:
 ``{file: answers.csv, user: person, label: y, classes: [no, yes]}``.
 
-A block is a mapping of plain values, which ``SCHEMA`` checks when config.yaml is read. Here are the
-checks that read no row; ``sources`` reads the rows.
+A block is a mapping of plain values, which study/schemas/block.schema.yaml checks when config.yaml
+is read. Here are the checks that read no row; ``sources`` reads the rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import texts
 from pflpipe.errors import DataError, nearest
 
 Source = Path | dict[str, Any]
@@ -36,35 +35,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "folder": ("folder", "unit", "classes", "size", "channels"),
 }
 """Ending of a file, or ``folder`` -> the keys of its block."""
-
-_TEXT = {"type": "string", "minLength": 1}
-_WORD = {"type": ["string", "integer", "boolean"]}
-_WORDS = {"type": "array", "items": _WORD, "minItems": 2, "uniqueItems": True}
-_TWO = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "additionalProperties": False,
-    "properties": {
-        **dict.fromkeys(("file", "folder", "test", "user", "example", "label", "target"), _TEXT),
-        "text": _TEXT,
-        "unit": {
-            "type": "string",
-            "pattern": "^(?!dealt)[A-Za-z][A-Za-z -]{0,39}$",
-            "description": "what a user is, in at most 40 letters, such as patient",
-        },
-        "tokens": {"enum": [texts.WORDS, texts.CHARACTERS]},
-        "vocabulary": {"anyOf": [_TEXT, _WORDS]},
-        "length": {"type": "integer", "minimum": 1},
-        "classes": _WORDS | {"type": ["integer", "array"], "minimum": 2},
-        "features": {"type": "array", "items": _TEXT, "minItems": 1, "uniqueItems": True},
-        "vocabularies": {"type": "object", "additionalProperties": _WORDS},
-        "encoding": {"enum": ["one_hot", "index"]},
-        "ranges": {"type": "object", "additionalProperties": _TWO},
-        "size": _TWO | {"items": {"type": "integer", "minimum": 1}},
-        "channels": {"enum": [1, 3]},
-    },
-}
-"""JSON schema of a block; ``tables.arrays`` and ``pictures.read`` say what the keys mean."""
 
 
 def kind(block: Mapping[str, Any]) -> str:

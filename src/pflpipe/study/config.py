@@ -12,7 +12,6 @@ from jsonschema import Draft202012Validator
 
 from pflpipe import options
 from pflpipe.cells import DATASET_PATTERN, DATASET_WORDS
-from pflpipe.data.blocks import SCHEMA
 from pflpipe.errors import ConfigError, Problems
 from pflpipe.options import Option
 from pflpipe.study import documents
@@ -23,7 +22,6 @@ PAPERS = "papers"
 RESULTS = Path("results")
 # Snakemake reads braces as wildcards, and no shell expands a tilde here.
 FOLDER = "^(?!~)[^{}]+$"
-SOURCE = SCHEMA | {"type": ["string", "object"], "minLength": 1}
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,9 @@ def parse(values: Any, location: str = "config.yaml") -> Config:
     messages."""
     problems = Problems()
     schema = options.schema(Config)
-    schema["properties"]["datasets"]["additionalProperties"] = SOURCE
+    block = documents.read_yaml(documents.SCHEMAS / "block.schema.yaml")
+    source = block | {"type": ["string", "object"], "minLength": 1}
+    schema["properties"]["datasets"]["additionalProperties"] = source
     for violation in documents.violations(values, Draft202012Validator(schema)):
         problems.add(violation.error, location)
     problems.stop()
