@@ -164,11 +164,8 @@ def svhn_original(monkeypatch):
             file, {"X": COLOUR[part].transpose(1, 2, 3, 0), "y": labels[:, None].astype(np.uint8)}
         )
         plain[f"{split}_32x32.mat"] = file.getvalue()
-        table[split] = [
-            f"http://nowhere.invalid/{split}_32x32.mat",
-            f"{split}_32x32.mat",
-            md5(file.getvalue()),
-        ]
+        name = f"{split}_32x32.mat"
+        table[split] = [f"http://nowhere.invalid/{name}", name, md5(file.getvalue())]
     monkeypatch.setattr(SVHN, "split_list", table)
     return SVHN, plain, plain
 
@@ -213,13 +210,9 @@ def leaf_json(writers: dict[str, list[int]], offset: int) -> bytes:
         for w, labels in writers.items()
     }
     user_data = {w: {"x": paper[w].tolist(), "y": labels} for w, labels in writers.items()}
-    return json.dumps(
-        {
-            "users": list(writers),
-            "num_samples": [len(y) for y in writers.values()],
-            "user_data": user_data,
-        }
-    ).encode()
+    samples = [len(y) for y in writers.values()]
+    found = {"users": list(writers), "num_samples": samples, "user_data": user_data}
+    return json.dumps(found).encode()
 
 
 @pytest.fixture
@@ -256,11 +249,8 @@ def assert_is_the_original(path: Path, images: np.ndarray, classes: int) -> None
     assert np.array_equal(arrays.test_images, images[TEST])
     assert np.array_equal(arrays.train_labels, LABELS[TRAIN])
     assert np.array_equal(arrays.test_labels, LABELS[TEST])
-    assert (arrays.train_labels.dtype, arrays.train_images.dtype, arrays.classes) == (
-        np.int64,
-        np.uint8,
-        classes,
-    )
+    types = arrays.train_labels.dtype, arrays.train_images.dtype
+    assert (*types, arrays.classes) == (np.int64, np.uint8, classes)
 
 
 # --- originals
@@ -280,10 +270,8 @@ def test_files_laid_out_as_torchvision_does_are_used_without_network(
     prepare(dataset, None, root, target)
     assert_is_the_original(target, images, datasets.DATASETS[dataset].classes)
     assert sorted(root.rglob("*")) == before
-    assert sorted(file.name for file in target.parent.iterdir()) == [
-        f"{dataset}.npz",
-        f"{dataset}.pin",
-    ]
+    made = {file.name for file in target.parent.iterdir()}
+    assert made == {f"{dataset}.npz", f"{dataset}.pin"}
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "emnist_letters", "cifar10", "svhn"])
@@ -294,24 +282,18 @@ def test_missing_originals_are_fetched_checked_and_kept(
     cls, _, packed = make(monkeypatch)
     folder, address = server
     write(folder, {Path(name).name: content for name, content in packed.items()})
-    if dataset == "mnist":
-        monkeypatch.setattr(
-            cls, "mirrors", [f"{address}gone/", address]
-        )  # the first mirror has nothing
+    if dataset == "mnist":  # the first mirror has nothing
+        monkeypatch.setattr(cls, "mirrors", [f"{address}gone/", address])
     elif dataset == "svhn":
-        monkeypatch.setattr(
-            cls,
-            "split_list",
-            {k: [address + row[1], *row[1:]] for k, row in cls.split_list.items()},
-        )
+        served = {part: [address + row[1], *row[1:]] for part, row in cls.split_list.items()}
+        monkeypatch.setattr(cls, "split_list", served)
     else:
         monkeypatch.setattr(cls, "url", address + Path(next(iter(packed))).name)
     root, target = tmp_path / "downloads", tmp_path / "out.npz"
     prepare(dataset, None, root, target)
     assert_is_the_original(target, images, datasets.DATASETS[dataset].classes)
-    assert {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
-    } == packed
+    kept = {str(file.relative_to(root)): file for file in root.rglob("*") if file.is_file()}
+    assert {name: file.read_bytes() for name, file in kept.items()} == packed
     assert f"downloading {address}" in capsys.readouterr().err
 
 
@@ -391,17 +373,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
 
 def assert_is_femnist(path: Path) -> None:
     arrays = load_arrays(path)
-    assert arrays.train_users.tolist() == [
-        0,
-        0,
-        0,
-        1,
-        1,
-    ]  # f0000_14 first: users are numbered in sorted order
+    # f0000_14 first: users are numbered in sorted order
+    assert arrays.train_users.tolist() == [0, 0, 0, 1, 1]
     assert arrays.train_labels.tolist() == [0, 1, 2, 3, 61]
-    assert np.array_equal(
-        arrays.train_images, np.concatenate([ink(0, 3), ink(3, 2)])
-    )  # ink is bright
+    assert np.array_equal(arrays.train_images, np.concatenate([ink(0, 3), ink(3, 2)])), "bright"
     assert arrays.classes == 62
 
 
@@ -428,39 +403,28 @@ def test_femnist_is_fetched_and_read_from_its_archive(tmp_path, monkeypatch, ser
     assert_is_femnist(tmp_path / "out.npz")
 
 
-@pytest.mark.parametrize("layout", ["together", "all_data", "train and test"])
+@pytest.mark.parametrize(
+    "layout", ["all_data_{}.json", "all_data/all_data_{}.json", "train/part_{}.json"]
+)
 def test_femnist_is_read_from_leafs_json(layout, tmp_path, no_network):
     first, second = ({writer: TFF_WRITERS[writer]} for writer in TFF_WRITERS)
-    name = {
-        "together": "all_data_{}.json",
-        "all_data": "all_data/all_data_{}.json",
-        "train and test": "train/part_{}.json",
-    }[layout]
-    write(
-        tmp_path / "leaf",
-        {name.format(i): leaf_json(part, 0) for i, part in enumerate((first, second))},
-    )
-    if layout == "train and test":
-        write(tmp_path / "leaf", {"test/all.json": leaf_json(TFF_WRITERS, 10)})
-        prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
-        arrays = load_arrays(tmp_path / "out.npz")
+    files = {layout.format(i): leaf_json(part, 0) for i, part in enumerate((first, second))}
+    has_test = layout.startswith("train")
+    if has_test:
+        files["test/all.json"] = leaf_json(TFF_WRITERS, 10)
+    write(tmp_path / "leaf", files)
+    prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
+    arrays = load_arrays(tmp_path / "out.npz")
+    if has_test:
         order = np.argsort(arrays.train_users, kind="stable")
         assert arrays.train_users[order].tolist() == [0, 0, 0, 1, 1]
         assert np.array_equal(arrays.train_images[order], np.concatenate([ink(0, 3), ink(3, 2)]))
         assert sorted(arrays.test_users.tolist()) == [0, 0, 0, 1, 1]
     else:
-        prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
-        arrays = load_arrays(tmp_path / "out.npz")
-        assert sorted(np.concatenate([arrays.train_labels, arrays.test_labels]).tolist()) == [
-            0,
-            1,
-            2,
-            3,
-            61,
-        ]
-        assert arrays.test_users.tolist() == [
-            0
-        ]  # 20 % of each writer's rows: one of three, none of two
+        labels = np.concatenate([arrays.train_labels, arrays.test_labels])
+        assert sorted(labels.tolist()) == [0, 1, 2, 3, 61]
+        # 20 % of each writer's rows: one of three, none of two
+        assert arrays.test_users.tolist() == [0]
 
 
 @pytest.mark.parametrize("form", ["leaf", "tff"])
@@ -499,17 +463,11 @@ def test_digits_come_without_network_as_described(tmp_path, no_network):
     arrays = load_arrays(tmp_path / "digits.npz")
     assert arrays.train_images.shape == (1438, 8, 8)
     assert arrays.test_images.shape == (359, 8, 8)
-    assert (arrays.train_images.dtype, arrays.train_images.max(), arrays.train_images.min()) == (
-        np.uint8,
-        255,
-        0,
-    )
+    assert arrays.train_images.dtype == np.uint8
+    assert (arrays.train_images.max(), arrays.train_images.min()) == (255, 0)
     assert not (tmp_path / "down").exists()
-    assert (
-        describe("digits")
-        == read_header(tmp_path / "digits.npz", "digits")
-        == Header((8, 8, 1), 10, 1438, None)
-    )
+    read = read_header(tmp_path / "digits.npz", "digits")
+    assert describe("digits") == read == Header((8, 8, 1), 10, 1438, None)
     with pytest.raises(DataError, match="the folder"):
         prepare("digits", tmp_path, tmp_path, tmp_path / "digits.npz")
 
@@ -575,11 +533,8 @@ def test_own_npz_comes_through_with_users_numbered_in_sorted_order(tmp_path):
     arrays = load_arrays(tmp_path / "out.npz")
     assert arrays.train_users.tolist() == [1, 0, 1, 0, 2, 2]
     assert arrays.test_users.tolist() == [2, 0, 0]
-    assert (arrays.classes, arrays.test_labels.dtype, arrays.train_users.dtype) == (
-        3,
-        np.int64,
-        np.int64,
-    )
+    assert arrays.classes == 3
+    assert arrays.test_labels.dtype == arrays.train_users.dtype == np.int64
     assert read_header(tmp_path / "out.npz") == Header((4, 4, 3), 3, 6, 3, declared=False)
 
 
@@ -693,13 +648,8 @@ def test_header_equals_what_prepare_makes(tmp_path_factory, kind, size, count, s
             describe("mine", folder / "own.npz")
         return
     arrays = load_arrays(folder / "out.npz")
-    made = Header(
-        arrays.train_images.shape[1:],
-        arrays.classes,
-        len(arrays.train_labels),
-        len(np.unique(arrays.train_users)),
-        declared=False,
-    )
+    sizes = arrays.classes, len(arrays.train_labels), len(np.unique(arrays.train_users))
+    made = Header(arrays.train_images.shape[1:], *sizes, declared=False)
     assert describe("mine", folder / "own.npz") == made
     assert len(arrays.train_labels) + len(arrays.test_labels) == size
     assert arrays.train_images.dtype == np.float32
@@ -749,12 +699,7 @@ def test_features_must_be_finite(case):
 
 
 def test_features_and_pictures_are_not_mixed():
-    raw = own(
-        train_images=np.zeros((6, 4, 4), np.uint8),
-        test_images=np.zeros((3, 4, 4), np.uint8),
-        train_users=None,
-        test_users=None,
-    )
+    raw = own(train_images=np.zeros((6, 4, 4), np.uint8), train_users=None, test_users=None)
     with pytest.raises(DataError, match="test_images"):
         arrays_from(raw | {"test_images": np.zeros((3, 16), np.float32)}, "mine.npz")
 
@@ -892,9 +837,8 @@ def test_the_same_values_are_taken_again_however_their_file_is_written(tmp_path,
     turned = {
         "train_images": np.asfortranarray(features.astype(np.float64)),
         "train_labels": own()["train_labels"].astype(np.int8),
-        "train_users": np.array(
-            [5, 3, 5, 3, 9, 9]
-        ),  # the same users by other ids in the same order
+        # the same users by other ids in the same order
+        "train_users": np.array([5, 3, 5, 3, 9, 9]),
         "test_users": np.array([9, 3, 3]),
         "notes": np.zeros(3),
     }
@@ -989,14 +933,8 @@ def test_reading_data_and_partitions_needs_numpy_only():
 
 @pytest.mark.slow
 def test_script_makes_the_file_or_prints_one_line(tmp_path):
-    script = [
-        warm.interpreter(),
-        str(ROOT / "workflow/scripts/data.py"),
-        "--dataset",
-        "digits",
-        "--target",
-        tmp_path / "d.npz",
-    ]
+    script = [warm.interpreter(), str(ROOT / "workflow/scripts/data.py"), "--dataset", "digits"]
+    script += ["--target", tmp_path / "d.npz"]
     subprocess.run(script, check=True)
     assert load_arrays(tmp_path / "d.npz").classes == 10
     failed = subprocess.run(
