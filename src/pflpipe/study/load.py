@@ -7,11 +7,15 @@ An Outline has the rows of every candidate. It becomes a Study once the search h
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from jsonschema import Draft202012Validator
 
 from pflpipe import options
 from pflpipe.cells import BLOCKS, Cell, Privacy, Server
@@ -250,6 +254,32 @@ def _drawn(candidates: Sequence[Candidate], search: Mapping[str, Any]) -> list[C
     ]
 
 
+def _in_order(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a cell by key, blocks as options; empty if one breaks a rule."""
+    try:
+        parts = {key: _part(key, canonical_json(value)) for key, value in values.items()}
+    except (TypeError, ValueError):  # a value that is no JSON
+        return {}
+    has_all = parts.keys() >= {*documents.schema()["$defs"]["cell"]["required"]}
+    return parts if has_all and None not in parts.values() else {}
+
+
+@functools.cache
+def _part(key: str, text: str) -> Any:
+    """Return a part of a cell, None if it breaks a rule. The cells of a study share most parts, and
+    the schema takes milliseconds for each."""
+    value, rules = json.loads(text), documents.schema()["$defs"]["cell"]["properties"]
+    if key not in rules or any(documents.violations(value, Draft202012Validator(rules[key]))):
+        return None
+    if key not in BLOCKS:
+        return True
+    problems = Problems()
+    built: Any = options.build(BLOCKS[key], value)
+    with problems.at():
+        options.check(built, key)
+    return None if problems and key != "model" else built
+
+
 def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     """Return one cell, without its seed.
 
@@ -259,7 +289,8 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     name, source = entry["name"], entry["source"]
     problems = Problems()
     violated: set[str | int] = set()
-    for violation in documents.violations(values, documents.validator("cell")):
+    shared = _in_order(values)
+    for violation in () if shared else documents.violations(values, documents.validator("cell")):
         problems.add(violation.error)
         violated |= {*violation.path[:1]} or {violation.key}
     profile, official = values.get("profile", "strict"), values.get("official_code", False)
@@ -278,7 +309,7 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     if values.get("privacy", {}).get("epsilon") is None:
         departures = tuple(departure for departure in departures if departure not in OF_CALIBRATION)
     blocks: dict[str, Any] = {
-        block: options.build(kind, values.get(block, {}))
+        block: shared.get(block) or options.build(kind, values.get(block, {}))
         for block, kind in BLOCKS.items()
         if block not in violated
     }
@@ -304,7 +335,7 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
         with problems.at():
             if block == "model":  # its other keys mean nothing for a name that does not exist
                 architectures.check_options(built)
-            else:
+            elif built is not shared.get(block):
                 options.check(built, block)
     if {"training", "partition", "privacy"} <= blocks.keys():
         training, private, clients = (blocks[n] for n in ("training", "privacy", "partition"))
