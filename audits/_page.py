@@ -6,7 +6,7 @@ import csv
 import io
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,33 +23,30 @@ VERDICTS = ("kept", "refuted", "unsound", "not tried")
 HEAD = """\
 # Audits of other programs
 
-Written by `make audits` from docs/audit_others.csv; do not edit. [The auditor](audit_a_release.md)
+Written by `make audits` from [audit_others.csv](audit_others.csv), which has every claim with its
+place in the program and every figure; the site shows it below. [The auditor](audit_a_release.md)
 attacks mechanisms of other programs and compares them with the claims that these programs make.
 
 {counts}
 
-- `kept`: the audit found nothing against the claim. The sentence says how much missing noise it
-  would have found. This is a result, and no proof.
-- `refuted`: the claim is false for what is named in the row, and for no more than that. Another
-  row often shows the condition under which the same mechanism keeps its claim.
-- `unsound`: the noise follows the messages. No proof covers that, but no larger epsilon was shown.
-- `not tried`: the row says why.
+- `kept`: the audit found nothing against the claimed ε. The number after it is the largest factor
+  on the noise that it would have detected: .96 is 4 % missing noise. This is no proof.
+- `refuted`: the claim is false for what is named, and for no more than that. The ε that holds is
+  next to the claimed one, and in brackets what an attacker proves with 99 % confidence. Another
+  entry often shows the condition under which the same mechanism keeps its claim.
+- `unsound`: the noise follows the messages. No proof covers that, but no larger ε was shown.
+- `not tried`: the entry says why.
 
-A claim is what the program's documentation or its own accountant says, with file and line below.
-Its terms are those of [a claim to the auditor](audit_a_release.md#a-claim).
-Where neither names the neighbouring relation, one row has the relation under which the claim is
-easiest to keep. Programs that are installed run their own functions. Official code that cannot be
-installed is stated in our words, with file and line of theirs.
+A claim is what the program's documentation or its own accountant says, with file and line in the
+table. Its terms are those of [a claim to the auditor](audit_a_release.md#a-claim). Where neither
+names the neighbouring relation, one entry has the relation under which the claim is easiest to
+keep. Installed programs run their own functions. Official code that cannot be installed is stated
+in our words, with file and line of theirs.
 
-**If you maintain one of these programs:** the command below a program's heading repeats its rows on
-your machine, and `audits/` has the adapter. A wrong adapter or an unfair claim is our mistake:
-please open an issue. **If an audit of yours refutes somebody's claim:** report it to the
-maintainers first, with the command that shows it, before you publish it.
-"""
-REPEATED = """\
-## {program} {version}
-
-In a checkout of pflpipe: `make audits AUDITS={file}`.
+**If you maintain one of these programs:** the command next to a program's heading repeats its
+entries, and `audits/` has the adapter. A wrong adapter or an unfair claim is our mistake: please
+open an issue. **If an audit of yours refutes somebody's claim:** report it to the maintainers
+first, with the command that shows it, before you publish it.
 """
 
 
@@ -75,7 +72,9 @@ def read(docs: Path = DOCS) -> list[dict[str, str]]:
 
 def page(table: list[dict[str, str]]) -> str:
     """Return the page of a table."""
-    return "\n".join([HEAD.format(counts=_counts(table)), *_summary(table), *_details(table)])
+    programs = itertools.groupby(table, lambda row: row["file"])
+    parts = (_program(name, list(rows)) for name, rows in programs)
+    return "\n".join([HEAD.format(counts=_counts(table)), *parts, f"<!-- table: {TABLE} -->\n"])
 
 
 def _counts(table: list[dict[str, str]]) -> str:
@@ -85,34 +84,25 @@ def _counts(table: list[dict[str, str]]) -> str:
     return f"Claims: {len(table)}; programs: {programs}. **{counts.capitalize()}.**"
 
 
-def _summary(table: list[dict[str, str]]) -> Iterator[str]:
-    yield "| program | version | mechanism | claim | verdict | result |"
-    yield "| --- | --- | --- | --- | --- | --- |"
-    for row in table:
-        cells = (row[key] for key in ("program", "version", "mechanism", "claim"))
-        last = (f"**{row['verdict']}**", row["sentence"])
-        yield "| " + " | ".join(_cell(one) for one in (*cells, *last)) + " |"
-    yield ""
+def _program(name: str, rows: list[dict[str, str]]) -> str:
+    title = f"## {rows[0]['program']} {rows[0]['version']}\n\n`make audits AUDITS={name}`\n"
+    return "\n".join([title, *map(_entry, rows), ""])
 
 
-def _details(table: list[dict[str, str]]) -> Iterator[str]:
-    for _, group in itertools.groupby(table, lambda row: row["file"]):
-        rows = list(group)
-        yield REPEATED.format(**rows[0])
-        for row in rows:
-            yield f"- **{row['mechanism'] or 'All of it'}** (`{row['source']}`): {row['verdict']}."
-            found = row["verdict"] in ("refuted", "unsound") and row["situation"]
-            tried = f"Found where {row['situation']}." if found else ""
-            noted = f"The audit notes: {row['notes']}." if row["notes"] else ""
-            said = row["said"] and row["said"].removesuffix(".") + "."
-            for text in (said, row["remark"], tried, noted):
-                if text:
-                    yield f"  {text}"
-        yield ""
+def _entry(row: Mapping[str, str]) -> str:
+    verdict, why = row["verdict"], row["remark"]
+    if verdict == "not tried":
+        why = row["sentence"]
+    elif verdict == "kept":
+        verdict = f"kept, ε {_short(row['epsilon_claimed'])}, {_short(row['detects'])}"
+    elif verdict == "refuted":
+        verdict = f"refuted, ε {_short(row['epsilon_true'])} and not "
+        verdict += f"{_short(row['epsilon_claimed'])} ({_short(row['epsilon_lower'])})"
+    return f"- {row['mechanism'] or 'All of it'}: **{verdict}**. {why}".rstrip()
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
+def _short(number: str) -> str:
+    return "∞" if number == "inf" else f"{float(number or 'nan'):.3g}"
 
 
 def _digits(value: Any) -> Any:

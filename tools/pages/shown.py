@@ -17,15 +17,21 @@ PARTS = {
     "the numbers before these": ("method", "budget", "*, then", "*, change"),
 }
 """Columns of the tables of a study; docs/results.md explains them."""
+AUDITS = {
+    "results": ("program", "version", "mechanism", "claim", "verdict", "sentence"),
+    "claims": ("program", "mechanism", "source", "said", "situation", "notes"),
+    "figures": (*("program", "mechanism", "epsilon_*", "sensitivity", "noise", "detects*"),),
+}
+"""Those of the audits of other programs; docs/audit_a_release.md explains the figures."""
 
 
 def tables(file: Path) -> str:
     """Return the tables of a file as Markdown: those of ``PARTS`` for a study, else one table."""
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)
-    if "claim" in frame:
+    if "best" in frame:
         marked = frame["claim"].isin(("nominal", "unreviewed"))
         frame.loc[marked, "budget"] += " (" + frame["claim"] + ")"
-    parts = PARTS if "best" in frame else {"all": ("*",)}
+    parts = PARTS if "best" in frame else AUDITS if "sentence" in frame else {"all": ("*",)}
     found = []
     for name, patterns in parts.items():
         columns = [one for one in map(str, frame) if any(fnmatch(one, each) for each in patterns)]
@@ -37,7 +43,9 @@ def tables(file: Path) -> str:
                 )
                 for row in frame.to_dict("records")
             )
-            labels = 2 + (name in ("accuracy", "all"))  # the columns of words
-            table = Table(f"{file.parent.name}, {name}", "", (), tuple(columns), (rows,), labels)
+            words = {"accuracy": 3, "all": 3, "results": 6, "claims": 6}
+            table = Table(
+                f"{file.parent.name}, {name}", "", (), tuple(columns), (rows,), words.get(name, 2)
+            )
             found.append(markdown(table).strip())
     return "\n\n".join(found)
