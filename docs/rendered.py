@@ -65,7 +65,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Return a page with the program's words in the places that ask for them."""
     if page.file.src_uri == "notebook.md":
         return "\n\n".join(_blocks(json.loads(markdown)))
-    if page.file.src_uri.startswith("results"):
+    if page.file.src_uri.startswith(("results", "audit_others")):
         page.meta["hide"] = ["toc"]  # for its tables, which are wide
     if CARDS in markdown:
         markdown = _CODE.sub(_formula, markdown.replace(CARDS, cards.page()))
