@@ -29,7 +29,8 @@ from pflpipe.files import read_json, write_json
 from pflpipe.json_records import to_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
-from pflpipe.report import released, tidy
+from pflpipe.pipeline import released
+from pflpipe.report import tidy
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Chosen, Row, Study

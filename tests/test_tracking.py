@@ -25,7 +25,8 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
-from pflpipe.report import mlflow_export, mlflow_runs, tidy
+from pflpipe.pipeline import mlflow_export
+from pflpipe.report import mlflow_runs, tidy
 from pflpipe.study.study_spec import Chosen
 from tracked import SETTINGS, World, small
 
@@ -46,7 +47,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from pflpipe.report import mlflow_export\n"
+        "from pflpipe.pipeline import mlflow_export\n"
         "from tracked import small\n"
         "name, results = sys.argv[1], Path(sys.argv[2])\n"
         "marker = results / 'tracking' / f'{name}.done'\n"

@@ -29,7 +29,7 @@ from pflpipe.auditing import cases
 from pflpipe.cells import Cell
 from pflpipe.code import meaning
 from pflpipe.errors import ConfigError, PflpipeError
-from pflpipe.pipeline import cli
+from pflpipe.pipeline import cli, mlflow_export
 from pflpipe.pipeline.project import (
     Project,
     each,
@@ -37,7 +37,6 @@ from pflpipe.pipeline.project import (
     plan_request,
     settings_words,
 )
-from pflpipe.report import mlflow_export
 from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config

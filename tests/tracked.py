@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import fake_results
-from pflpipe.report import mlflow_export, tidy
+from pflpipe.pipeline import mlflow_export
+from pflpipe.report import tidy
 from pflpipe.study.study_spec import Study
 
 SETTINGS = (

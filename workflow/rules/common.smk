@@ -21,10 +21,9 @@ from pflpipe import program
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
-from pflpipe.pipeline import forks, project
+from pflpipe.pipeline import forks, mlflow_export, project
 from pflpipe.pipeline.project import certified, each, published
 from pflpipe.pipeline.status import PLANNED
-from pflpipe.report import mlflow_export
 from pflpipe.simulation import checkout
 from pflpipe.study import config as configuration
 from pflpipe.study import cost

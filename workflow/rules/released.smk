@@ -16,7 +16,7 @@ rule released:
         code=code(
             "released",
             lambda wc: [
-                PROJECT.package / f"report/released.{kind}" for kind in ("md", "yaml")
+                PROJECT.package / f"pipeline/released.{kind}" for kind in ("md", "yaml")
             ],
         ),
     message:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pflpipe.auditing.verdict import require_kept
 from pflpipe.files import read_json
+from pflpipe.pipeline import released
 from pflpipe.program import run_step
-from pflpipe.report import released
 from pflpipe.study.load import load_study
 
 

@@ -5,8 +5,8 @@ before."""
 
 from pathlib import Path
 
+from pflpipe.pipeline import mlflow_export
 from pflpipe.program import run_step
-from pflpipe.report import mlflow_export
 from pflpipe.study.load import load_study
 
 

@@ -282,7 +282,8 @@ def _status(arguments: argparse.Namespace) -> list[str]:
 
 def _track(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.errors import ConfigError
-    from pflpipe.report import mlflow_export, tidy
+    from pflpipe.pipeline import mlflow_export
+    from pflpipe.report import tidy
     from pflpipe.study import config, load
 
     settings, name = config.load(arguments.config), arguments.study

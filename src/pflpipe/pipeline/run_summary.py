@@ -12,7 +12,8 @@ from urllib.parse import quote
 
 from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import PflpipeError
-from pflpipe.report import comparison, mlflow_export, tidy
+from pflpipe.pipeline import mlflow_export
+from pflpipe.report import comparison, tidy
 from pflpipe.report.comparison import Group, epsilon_text, finite
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
