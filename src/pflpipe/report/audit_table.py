@@ -33,6 +33,13 @@ COLUMNS = (
 )
 # fmt: on
 
+_PROFILES = {
+    "alone": "only {departures}",
+    "adaptive": "adaptive clipping",
+    "correlated": "groups in turn, correlated noise",
+    "buffered": "groups in turn, noise correlated by buffers",
+}
+"""Subjects without a method."""
 COLOURS = {"kept": "#009E73", "unsound": "#E69F00", "refuted": "#D55E00"}
 _GREY = "#555555"
 _CLAIMED: dict[str, Any] = {"marker": "|", "ms": 9, "mew": 1.5, "linestyle": "none"}
@@ -125,16 +132,9 @@ def distinct(frame: pd.DataFrame) -> list[tuple[str, dict[str, Any]]]:
         titles = [registry.info(name).about.title for name in members["method"].dropna()]
         strict = first["profile"] == "strict"
         names = f"{', '.join(titles)}, {'certified' if strict else 'as published'}"
-        if first["profile"] == "alone":
-            names = f"only {first['departures']}"
-        elif first["profile"] == "adaptive":
-            names = "adaptive clipping"
-        elif first["profile"] == "correlated":
-            names = "groups in turn, correlated noise"
-        elif first["profile"] == "buffered":
-            names = "groups in turn, noise correlated by buffers"
-        elif strict and len(members) > 3:
+        if strict and len(members) > 3:
             names = f"{len(members)} methods, certified"
+        names = _PROFILES.get(first["profile"], names).format(**first)
         if 0 < first["sample_rate"] < 1:
             names += ", drawn"
         releases.append((names, {str(name): value for name, value in first.items()}))

@@ -78,7 +78,11 @@ def lines(first: str, second: str, results: Path, metric: str = "personal_own") 
         columns = zip(key, values, varying, strict=True)
         texts = [_text(name, value) for name, value, varies in columns if varies]
         label, pair = ", ".join(filter(None, texts)) or "all rows", (a[values], b[values])
-        parts = [_one(group, metric, digits) for group in pair]
+        parts = [
+            f"{one.text(metric, digits)}{' (diverged)' * bool(one.diverged)}, {one.claim}, "
+            f"ε {epsilon_text(one)}"
+            for one in pair
+        ]
         parts.append(_paired(*pair, metric, digits))
         yield f"  {label}: {' | '.join(parts)}"
     for letter, alone in (("A", a.keys() - b.keys()), ("B", b.keys() - a.keys())):
@@ -107,7 +111,7 @@ def _key(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[A
     for name in CONDITIONS:
         # A missing delta (no privacy) is not another delta, but a missing variant is the default.
         columns = [f[name] if name == "variant" else f[name].dropna() for f in (a, b)]
-        values = [list(dict.fromkeys(map(_plain, column))) for column in columns]
+        values = [list(dict.fromkeys(column)) for column in columns]
         if any(len(one) > 1 for one in values):
             key.append(name)
         elif values[0] != values[1]:
@@ -121,8 +125,8 @@ def _key(a: pd.DataFrame, b: pd.DataFrame) -> tuple[list[str], dict[str, tuple[A
 def _groups(frame: pd.DataFrame, key: list[str]) -> Groups:
     """Return the rows of all seeds by the values of the key."""
     members: dict[tuple[Any, ...], list[int]] = {}
-    for position, record in enumerate(frame.to_dict("records")):
-        members.setdefault(tuple(_plain(record[name]) for name in key), []).append(position)
+    for position, values in enumerate(frame[key].itertuples(index=False, name=None)):
+        members.setdefault(values, []).append(position)
     return {values: Group("", "", frame.iloc[positions]) for values, positions in members.items()}
 
 
@@ -144,21 +148,12 @@ def _at_budgets(groups: Groups, others: Groups, key: list[str]) -> Groups:
     return placed
 
 
-def _plain(value: Any) -> Any:
-    return None if pd.isna(value) else value
-
-
 def _text(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name in ("method", "variant"):
         return str(value)
     return f"{name} {value:g}" if isinstance(value, int | float) else f"{name} {value}"
-
-
-def _one(group: Group, metric: str, digits: int) -> str:
-    diverged = " (diverged)" if group.diverged else ""
-    return f"{group.text(metric, digits)}{diverged}, {group.claim}, ε {epsilon_text(group)}"
 
 
 def _paired(a: Group, b: Group, metric: str, digits: int) -> str:

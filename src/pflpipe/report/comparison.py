@@ -1,4 +1,4 @@
-"""Groups of runs that differ in their seed alone, and what can be concluded from the seeds.
+"""Groups of runs that differ only in their seed, and what their numbers show.
 
 Tables, sentences, figures, pages and MLflow show the same groups. This module computes what they
 state of one group (its claim, the epsilon that holds, its mean) and of several groups (order,
@@ -288,11 +288,9 @@ def mean_text(values: Sequence[float], seeds: int, digits: int = 1) -> str:
     3 seeds have a value."""
     if not values:
         return "–"
-    mean = over_seeds(values)
-    text = f"{mean:.{digits}f}"
+    text = f"{over_seeds(values):.{digits}f}"
     if len(values) > 1:
-        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-        text += f" ± {math.sqrt(variance):.{digits}f}"
+        text += f" ± {np.std(values, ddof=1):.{digits}f}"
     return text if len(values) == seeds else f"{text} ({len(values)} of {seeds})"
 
 
