@@ -54,67 +54,8 @@ mount --bind "$0/etc" /etc/slurm
 [ ! -e "$0/sacct" ] || mount --bind "$0/sacct" "$(command -v sacct)"
 {KEEP}
 """
-# Without a database of jobs, what it would be asked, the controller knows.
-SACCT = """#!/bin/sh
-case "$*" in
-  *--name*)
-    for name; do :; done
-    exec squeue --noheader --states=all --format='%i|%T' --name "$name"
-    ;;
-  *) exit 1 ;;
-esac
-"""
-CONFIGURATION = f"""
-ClusterName=pflpipe
-SlurmctldHost={HOST}(127.0.0.1)
-SlurmctldPort={{controller}}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/munge
-AuthInfo=socket={{folder}}/munge.socket
-CredType=cred/munge
-SlurmctldPidFile={{folder}}/slurmctld.pid
-SlurmdPidFile={{folder}}/slurmd-%n.pid
-StateSaveLocation={{folder}}/state
-SlurmdSpoolDir={{folder}}/spool-%n
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-MpiDefault=none
-MailProg=/bin/true
-SlurmdParameters=config_overrides
-ReturnToService=2
-SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,bf_interval=1,defer_batch
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core_Memory
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill,UsePss
-KillWait=2
-GresTypes=gpu
-NodeName=DEFAULT CPUs={{cpus}} RealMemory=32000 Gres=gpu:2
-"""
-# Jobs of unknown accounts and beyond the limits of known ones are refused; a comment is kept.
-ACCOUNTING = """
-AccountingStorageType=accounting_storage/slurmdbd
-AccountingStorageHost=127.0.0.1
-AccountingStoragePort={port}
-AccountingStoragePass={folder}/munge.socket
-AccountingStorageEnforce=limits
-AccountingStoreFlags=job_comment
-"""
-DATABASE = f"""
-DbdHost={HOST}
-DbdAddr=127.0.0.1
-DbdPort={{port}}
-SlurmUser=root
-AuthType=auth/munge
-AuthInfo=socket={{folder}}/munge.socket
-PidFile={{folder}}/slurmdbd.pid
-StorageType=accounting_storage/mysql
-StorageHost=127.0.0.1
-StoragePort={{mariadb}}
-StorageUser=root
-"""
+FILES = Path(__file__).with_name("slurm_files")
+"""SLURM's configuration, whose words in braces a test fills in."""
 MEMORY = "AccountingStorageType=accounting_storage/none\nMinJobAge=3600\n"
 PARTITION = "PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n"
 
@@ -166,20 +107,24 @@ class Slurm:
         for name in ("etc", "state", *(f"spool-{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True)
         controller, slurmdbd, self._mariadb, *ports = _free_ports(3 + len(self.nodes))
-        lines = [CONFIGURATION.format(folder=self.folder, controller=controller, cpus=self.cpus)]
+        words = {"folder": self.folder, "host": HOST, "cpus": self.cpus, "port": slurmdbd}
+        words |= {"controller": controller, "mariadb": self._mariadb}
+
+        def filled(name: str) -> str:
+            return (FILES / name).read_text().format(**words)
+
+        lines = [filled("slurm.conf")]
         lines += [
             f"NodeName={node} NodeHostname={HOST} NodeAddr=127.0.0.1 Port={port}\n"
             for node, port in zip(self.nodes, ports, strict=True)
         ]
         if self.database:
-            lines.append(ACCOUNTING.format(folder=self.folder, port=slurmdbd))
+            lines.append(filled("accounting.conf"))
             file = self.folder / "etc/slurmdbd.conf"
             file.touch(0o600)  # it refuses a file that others can read
-            file.write_text(
-                DATABASE.format(folder=self.folder, port=slurmdbd, mariadb=self._mariadb)
-            )
+            file.write_text(filled("slurmdbd.conf"))
         else:
-            (self.folder / "sacct").write_text(SACCT)
+            shutil.copy(FILES / "sacct", self.folder)
             (self.folder / "sacct").chmod(0o755)
             lines.append(MEMORY)
         (self.folder / "etc/slurm.conf").write_text("".join(lines) + settings)

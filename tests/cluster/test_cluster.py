@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -97,6 +98,11 @@ def accounts(
     two.stop()
 
 
+@pytest.fixture(autouse=True)
+def _back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # a Folder goes elsewhere
+
+
 def start_again(cluster: Slurm) -> None:
     """Let jobs that SLURM put into the queue again start now, not in two minutes."""
     for number in cluster.jobs("", "--states=PENDING"):
@@ -136,9 +142,9 @@ class Folder:
         self.cells = load_study("tiny").cells
         self.ids = [registry.run_id(cell) for cell in self.cells]
 
-    def tell(self, number: int, **values: float) -> None:
-        """Say how many ``seconds`` a round of a run takes, or how many ``megabytes``."""
-        for name, value in values.items():
+    def tell(self, *numbers: int, **values: float) -> None:
+        """Say how many ``seconds`` a round of these runs takes, or how many ``megabytes``."""
+        for number, (name, value) in itertools.product(numbers, values.items()):
             (self.path / f"paced/{name}{number}").write_text(str(value))
 
     def run(self, number: int) -> Path:
@@ -202,6 +208,11 @@ class Folder:
         )
         return self.bits(number, base)
 
+    def same_bits(self) -> None:
+        """Check that every run computed what it does undisturbed."""
+        for number in range(len(self.ids)):
+            assert self.bits(number) == self.undisturbed(number)
+
 
 class Snakemake:
     """The command of docs/slurm.md, on what would be the login node."""
@@ -247,8 +258,7 @@ class Snakemake:
         os.kill(int(child), signal.SIGINT)
 
 
-def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
     slow, large, cancelled = range(3)
     folder = Folder(tmp_path / "project", 3, other=cancelled)
     folder.tell(slow, seconds=4)
@@ -296,8 +306,7 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, m
     assert cluster.history(folder.ids[large])[1:] == ["COMPLETED"]
     assert cluster.history(folder.ids[cancelled])[:2] == ["CANCELLED", "FAILED"]
     assert len(pd.read_csv(folder.path / TABLE)) == 3
-    for number in range(3):
-        assert folder.bits(number) == folder.undisturbed(number)
+    folder.same_bits()
     same = "tried again, resumed, the same bits"
     for fault in ("cancelled", "over its memory", "over its time", "on a node that is lost"):
         record(f"SLURM: job {fault}", same)
@@ -309,12 +318,10 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path, m
 
 @pytest.mark.night
 def test_ctrl_c_leaves_no_job_short_runs_share_one_and_a_controller_may_be_away(
-    cluster, tmp_path, monkeypatch, long
+    cluster, tmp_path, long
 ):
-    monkeypatch.chdir(tmp_path)
     folder = Folder(tmp_path / "project", 3)
-    for number in range(3):
-        folder.tell(number, seconds=4)
+    folder.tell(*range(3), seconds=4)
     words = ("--set-resources", "train:gpu=1", "train:runtime=5")
     targets = [f"results/runs/{id}" for id in folder.ids]
     command = Snakemake(cluster, folder, *words, targets=targets)
@@ -345,8 +352,7 @@ def test_ctrl_c_leaves_no_job_short_runs_share_one_and_a_controller_may_be_away(
 
     command.until(asked_in_vain)
     cluster.start_controller()
-    for number in range(3):
-        folder.tell(number, seconds=0)
+    folder.tell(*range(3), seconds=0)
     assert command.end() == 0, command.said()
     assert cluster.history("")[len(before) :] == ["COMPLETED"]
     asked = cluster.answer("squeue", "--states=all", "--noheader", f"--jobs={shared}", "-o%C %l")
@@ -355,11 +361,9 @@ def test_ctrl_c_leaves_no_job_short_runs_share_one_and_a_controller_may_be_away(
     record("SLURM: the controller is killed and comes back", "waited for; nothing is repeated")
 
 
-def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path):
     folder = Folder(tmp_path / "project", 3)
-    for number in range(3):
-        folder.tell(number, seconds=0.05)
+    folder.tell(*range(3), seconds=0.05)
     # There is no GPU: `auto` computes on the CPU whichever is declared, and has to be told to ask
     # for one.
     words = ("--profile", "profiles/gpu", "--cores", "4", "--set-resources", "train:gpu=1", "--")
@@ -372,8 +376,7 @@ def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path, monkeypatch):
 
 
 @pytest.mark.night
-def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path):
     folder = Folder(tmp_path / "project", 4)
     busy = folder.path / "bin/sbatch"  # the plugin submits two jobs at a time
     busy.parent.mkdir()
@@ -389,30 +392,24 @@ def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path, monkeyp
 
 
 @pytest.mark.night
-def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path):
     folder, moments = Folder(tmp_path / "project", 4), random.Random(0)
-    for number in range(4):
-        folder.tell(number, seconds=2)
+    folder.tell(*range(4), seconds=2)
     command = Snakemake(cluster, folder, "--retries", "30")
     for _ in range(20):
         time.sleep(moments.uniform(0, 40))
         command.until(cluster.jobs)
         cluster.cancel(*moments.sample(sorted(cluster.jobs()), 1))
-    for number in range(4):
-        folder.tell(number, seconds=0)
+    folder.tell(*range(4), seconds=0)
     assert command.end() == 0, command.said()
-    for number in range(4):
-        assert folder.bits(number) == folder.undisturbed(number)
+    folder.same_bits()
     record("SLURM: 20 jobs cancelled at random moments", "20 identical results")
 
 
 @pytest.mark.night
-def test_a_node_that_dies_costs_no_run(nodes, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_node_that_dies_costs_no_run(nodes, tmp_path):
     folder = Folder(tmp_path / "project", 3)
-    for number in range(3):
-        folder.tell(number, seconds=2)
+    folder.tell(*range(3), seconds=2)
     command = Snakemake(nodes, folder)
     command.until(lambda: all(map(folder.has_checkpoint, range(3))))
     (job,) = nodes.jobs(folder.ids[0])
@@ -420,8 +417,7 @@ def test_a_node_that_dies_costs_no_run(nodes, tmp_path, monkeypatch):
     command.until(lambda: nodes.jobs(folder.ids[0]).get(job) == "PENDING")
     start_again(nodes)
     command.until(lambda: folder.resumed(0))
-    for number in range(3):
-        folder.tell(number, seconds=0)
+    folder.tell(*range(3), seconds=0)
     assert command.end() == 0, command.said()
     assert len(pd.read_csv(folder.path / TABLE)) == 3
     for number in range(3):
@@ -431,11 +427,9 @@ def test_a_node_that_dies_costs_no_run(nodes, tmp_path, monkeypatch):
 
 
 @pytest.mark.night
-def test_a_job_that_is_preempted_goes_on_afterwards(nodes, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_job_that_is_preempted_goes_on_afterwards(nodes, tmp_path):
     folder = Folder(tmp_path / "project", 2)
-    for number in range(2):
-        folder.tell(number, seconds=2)
+    folder.tell(*range(2), seconds=2)
     command = Snakemake(nodes, folder)
     command.until(lambda: all(map(folder.has_checkpoint, range(2))))
     words = ("--partition=urgent", "--nodes=3", "--exclusive", "--wrap=sleep 1000")
@@ -444,8 +438,7 @@ def test_a_job_that_is_preempted_goes_on_afterwards(nodes, tmp_path, monkeypatch
     nodes.answer("scancel", "--name=urgent")
     start_again(nodes)
     command.until(lambda: all(map(folder.resumed, range(2))))
-    for number in range(2):
-        folder.tell(number, seconds=0)
+    folder.tell(*range(2), seconds=0)
     assert command.end() == 0, command.said()
     for number in range(2):
         assert nodes.history(folder.ids[number]) == ["COMPLETED"]
@@ -454,8 +447,7 @@ def test_a_job_that_is_preempted_goes_on_afterwards(nodes, tmp_path, monkeypatch
 
 
 @pytest.mark.night
-def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path):
     folder = Folder(tmp_path / "project", 3)
     (folder.path / ".venv").symlink_to(sys.prefix)
     folder.tell(0, seconds=2)
@@ -477,20 +469,15 @@ def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path, monkeypa
     assert nodes.history("") == ["COMPLETED"], said()
     assert len(pd.read_csv(folder.path / TABLE)) == 3
     assert [folder.run(number).stat().st_mtime_ns for number in (1, 2)] == first
-    for number in range(3):
-        assert folder.bits(number) == folder.undisturbed(number)
+    folder.same_bits()
     record("SLURM: the node of a study that is one job dies", "goes on on another, the same bits")
 
 
 @pytest.mark.night
-def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(
-    nodes, tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(nodes, tmp_path):
     folder = Folder(tmp_path / "project", 3, other=2)
     (folder.path / ".venv").symlink_to(sys.prefix)
-    for number in (0, 2):
-        folder.tell(number, seconds=2)
+    folder.tell(0, 2, seconds=2)
     here = ("env", f"--chdir={folder.path}")
     words = (".venv/bin/snakemake", "--cores", "2", "--until", "plan", "partition", "--", TABLE)
     nodes.answer(*here, *words)
@@ -508,16 +495,14 @@ def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(
     until(lambda: nodes.jobs() == {"1": "PENDING", "2": "RUNNING"}, said)
     start_again(nodes)
     until(lambda: folder.resumed(0), said)
-    for number in (0, 2):
-        folder.tell(number, seconds=0)
+    folder.tell(0, 2, seconds=0)
     until(lambda: not nodes.jobs(), said)
     assert nodes.history("") == ["COMPLETED", "COMPLETED"], said()
     assert folder.run(1).stat().st_mtime_ns == first
     assert not folder.resumed(2)
     nodes.answer(*here, ".venv/bin/snakemake", "--cores", "2", "--", TABLE)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
-    for number in range(3):
-        assert folder.bits(number) == folder.undisturbed(number)
+    folder.same_bits()
     record(
         "SLURM: one of the jobs of a study, a job a method, loses its node", "goes on, same bits"
     )
@@ -540,12 +525,10 @@ def each_run_once(cluster: Slurm, folder: Folder) -> None:
 
 
 @pytest.mark.night
-def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_path):
     folder = Folder(tmp_path / "project", 4)
     in_account(folder, "lab")
-    for number in range(4):
-        folder.tell(number, seconds=10)
+    folder.tell(*range(4), seconds=10)
     # A job beyond this limit would be refused.
     limit = ("user", "root", "account=lab", "set", "MaxSubmitJobs=3")
     accounts.answer("sacctmgr", "--immediate", "modify", *limit)
@@ -570,8 +553,7 @@ def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_pat
     command.until(lambda: states() != ["PENDING", "PENDING"])
     assert states() == ["PENDING", "RUNNING"]
     accounts.cancel(later)
-    for number in range(4):
-        folder.tell(number, seconds=0)
+    folder.tell(*range(4), seconds=0)
     assert command.end() == 0, command.said()
     each_run_once(accounts, folder)
     ours = [row for row in accounts.accounted() if row["Account"] == "lab"]
@@ -584,18 +566,15 @@ def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_pat
 
 @pytest.mark.night
 @pytest.mark.parametrize("accounts", [300, 2], indirect=True, ids=["squeue", "sacct"])
-def test_a_database_of_jobs_that_is_away_costs_no_run(accounts, tmp_path, monkeypatch, request):
-    monkeypatch.chdir(tmp_path)
+def test_a_database_of_jobs_that_is_away_costs_no_run(accounts, tmp_path, request):
     asked = request.node.callspec.id
     folder = Folder(tmp_path / "project", 4)
     in_account(folder, "lab")
-    for number in range(4):
-        folder.tell(number, seconds=2)
+    folder.tell(*range(4), seconds=2)
     command = Snakemake(accounts, folder, "--jobs", "2")
     command.until(lambda: sum(map(folder.has_checkpoint, range(4))) == 2)
     accounts.kill_database()
-    for number in range(4):
-        folder.tell(number, seconds=0)
+    folder.tell(*range(4), seconds=0)
     if asked == "squeue":  # the others are submitted meanwhile
         command.until(lambda: all(map(folder.has_ended, range(4))))
     else:  # the controller forgets the first two, which the plugin cannot ask anybody about
@@ -603,8 +582,7 @@ def test_a_database_of_jobs_that_is_away_costs_no_run(accounts, tmp_path, monkey
     accounts.start_database()
     assert command.end() == 0, command.said()
     each_run_once(accounts, folder)
-    for number in range(4):
-        assert folder.bits(number) == folder.undisturbed(number)
+    folder.same_bits()
     record(
         f"SLURM, whose states are asked of {asked}: its database of jobs is killed and comes back",
         "the same bits; each run is accounted once",
