@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pflpipe.seeds import numpy_rng
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.study_spec import Row, Study
 
+RUN = Path(__file__).with_name("fake_run.json")
 ROUNDS = 4
 BASE = Cell(
     dataset="digits",
@@ -130,21 +132,8 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
         curves = (
             [60.0 + number, 50.0 + number, ""] if every and number % every == 0 else ["", "", ""]
         )
-        rounds.append(
-            [
-                number,
-                _clients(cell),
-                loss,
-                0.4,
-                0.9,
-                clipped,
-                0,
-                noise,
-                signal,
-                ratio,
-                *curves,
-            ]
-        )
+        lengths = [0.4, 0.9, clipped, 0, noise, signal, ratio]
+        rounds.append([number, _clients(cell), loss, *lengths, *curves])
         timing.append([number, 0.25, 500, 2000.0])
     write_csv(
         folder / "rounds.csv",
@@ -153,43 +142,20 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
         rounds,
     )
     write_csv(folder / "timing.csv", "round,seconds,images,images_per_second", timing)
-    write_json(
-        folder / "run.json",
-        {
-            "cell": registry.run_cell(cell).to_dict(),
-            "released": {
-                "releases": 0 if cell.method == "local_only" else cell.training.rounds,
-                "parameters": 2410,
-                "uploaded_parameters": 0 if cell.method == "local_only" else 2410,
-                "upload_bytes_per_round": 0.0 if cell.method == "local_only" else 9640.0,
-            },
-            "diagnostics": {
-                "diverged_round": diverged,
-                "nonfinite_uploads": 0 if diverged is None else 4,
-                "participants": cell.training.rounds * _clients(cell),
-                "residuals": {
-                    "releases": cell.training.rounds,
-                    "strangers": 0,
-                    "coordinates": 2410 * cell.training.rounds,
-                    "mismatches": 0,
-                    "moves": 0,
-                    "bound": None,
-                },
-            },
-            "program": {
-                "device": "cpu",
-                "gpu": "",
-                "processor": "A processor",
-                "cores": 2,
-                "backend": "loop",
-                "processes": 1,
-                "threads": 1,
-                "versions": {"python": "3", "torch": "2", "pflpipe": "0"},
-                "commit": "1234abc",
-            },
-            "code": [vars(part) for part in registry.trained(cell).outside],
-        },
-    )
+    run = json.loads(RUN.read_text())
+    run["cell"] = registry.run_cell(cell).to_dict()
+    if cell.method == "local_only":
+        run["released"] |= dict.fromkeys(("releases", "uploaded_parameters"), 0)
+        run["released"]["upload_bytes_per_round"] = 0.0
+    else:
+        run["released"]["releases"] = cell.training.rounds
+    diagnostics = {"diverged_round": diverged, "nonfinite_uploads": 4 * (diverged is not None)}
+    diagnostics["participants"] = cell.training.rounds * _clients(cell)
+    run["diagnostics"] |= diagnostics
+    counts = {"releases": cell.training.rounds, "coordinates": 2410 * cell.training.rounds}
+    run["diagnostics"]["residuals"] |= counts
+    run["code"] = [vars(part) for part in registry.trained(cell).outside]
+    write_json(folder / "run.json", run)
     budget = cell.privacy.epsilon or 0.0
     level = {"local_only": 70.0, "fedavg": 90.0}.get(cell.method, 70 + budget)
     lines = []
@@ -210,17 +176,9 @@ def plan(cell: Cell) -> dict[str, Any]:
     private, nominal = budget.mechanism != "none", bool(cell.departures)
     sigma = None if not private else 24.0 / (budget.epsilon or 1.0)
     # What holds for each epsilon that was asked for, as a multiple of it.
-    factors = {
-        "central": 1,
-        "central_1e5": 1.5,
-        "replace_one": 2.5,
-        "replace_one_1e5": 3,
-        "local": 6,
-        "local_1e5": 7,
-        "local_replace_one": 14,
-        "local_replace_one_1e5": 16,
-    }
-    factors |= {"rdp": 1.1, "rdp_1e5": 1.6}
+    factors = {"central": 1, "central_1e5": 1.5, "replace_one": 2.5, "replace_one_1e5": 3}
+    factors |= {"local": 6, "local_1e5": 7, "local_replace_one": 14}
+    factors |= {"local_replace_one_1e5": 16, "rdp": 1.1, "rdp_1e5": 1.6}
     unbounded = "inf" if private else None
     honest: dict[str, Any] = dict.fromkeys((f"epsilon_{name}" for name in factors), unbounded)
     if budget.epsilon is not None:
