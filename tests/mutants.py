@@ -1095,8 +1095,8 @@ MUTANTS = {
     # report
     "population standard deviation": Mutant(
         "report/comparison.py",
-        "/ (len(values) - 1)",
-        "/ len(values)",
+        "np.std(values, ddof=1)",
+        "np.std(values)",
         "test_tables.py",
     ),
     "Holm's procedure without its steps": Mutant(
