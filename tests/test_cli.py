@@ -16,10 +16,10 @@ import malformed
 import pflpipe
 import warm
 from called import called
-from pflpipe import errors
+from pflpipe import errors, program
 from pflpipe.data import sources
 from pflpipe.errors import PflpipeError
-from pflpipe.pipeline import cli, program
+from pflpipe.pipeline import cli
 from pflpipe.study import check
 from pflpipe.study.load import load_study
 

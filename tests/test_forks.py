@@ -21,7 +21,8 @@ import pytest
 
 import warm
 from called import works
-from pflpipe.pipeline import forks, program
+from pflpipe import program
+from pflpipe.pipeline import forks
 from pflpipe.pipeline.project import Project
 from pflpipe.study.config import Config
 

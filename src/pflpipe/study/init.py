@@ -24,7 +24,7 @@ def write(name: str) -> list[Path]:
     Raises:
         ConfigError: not a name for a study, the study exists, or config.yaml is not in order.
     """
-    study, config = _new(STUDIES / f"{name}.yaml", "a study's name"), Path("config.yaml")
+    study, config = _new(name, STUDIES, "yaml"), Path("config.yaml")
     text = TEMPLATE.read_text(encoding="utf-8").replace("{name}", name)
     if dataset := _with_users(config):
         text = re.sub("^dataset: .*", f"dataset: {dataset}", text, flags=re.M)
@@ -51,13 +51,14 @@ def write_release(name: str) -> Path:
     Raises:
         ConfigError: not a name for a file, or the file exists.
     """
-    file = _new(Path(f"{name}.py"), "a release's name")
+    file = _new(name, Path(), "py")
     write_text(file, RELEASE.read_text(encoding="utf-8").replace("{name}", name))
     return file
 
 
-def _new(file: Path, what: str) -> Path:
-    check_name(file.stem, what)
+def _new(name: str, folder: Path, kind: str) -> Path:
+    check_name(name, "a study's name" if kind == "yaml" else "a release's name")
+    file = folder / f"{name}.{kind}"
     if file.exists():
         raise ConfigError(f"{file} exists already", do="choose another name, or remove it first")
     return file
