@@ -209,30 +209,6 @@ def test_texts_of_leaf_and_tff_become_tokens(files):
     assert rows_of(arrays) == sorted((u, i % 3 == 1, *row) for i, (u, _, *row) in enumerate(rows))
 
 
-BAD_TEXTS = {
-    "no vocabulary": ({"vocabulary": None}, "vocabulary is missing; expected vocabulary, length"),
-    "a capital": ({"vocabulary": ["To", "be"]}, "vocabulary: entry 'To'; expected a word in small"),
-    "a word twice": ({"vocabulary": "words.txt"}, "vocabulary: entries; got '1 twice'"),
-    "letters": ({"tokens": "characters"}, "entry 'to'; expected one character"),
-    "no file": ({"vocabulary": "other.txt"}, "other.txt does not exist"),
-    "features": ({"features": ["good"]}, "text, the only example of a row"),
-    "no text": ({"text": None}, "text is missing"),
-    "another column": ({"text": "vers"}, "no column 'vers'; did you mean 'verse'"),
-    "nothing follows": ({"vocabulary": ["x", "y"]}, "texts; got 'no token of the vocabulary after"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_TEXTS)
-def test_a_block_of_texts_that_is_not_in_order_is_one_clear_line(case, files):
-    changes, words = BAD_TEXTS[case]
-    Path("verses.csv").write_text(VERSES)
-    Path("words.txt").write_text("to\nbe\nto\n")
-    block = OF_WORDS | {"length": 2} | changes
-    with pytest.raises(DataError, match=words):
-        prepared({key: value for key, value in block.items() if value is not None})
-    assert not Path("data").exists()
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -283,22 +259,6 @@ def test_a_file_of_tff_becomes_a_data_set(files):
             for image, label in zip(client["image"][()], client["label"][()], strict=True)
         ]
     assert rows_of(arrays) == sorted(written)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"example": "pixels"}, "cannot be read; got 'KeyError: .*pixels"),
-        ({"example": "words"}, "got 'ValueError: words holds object, no numbers'"),
-        ({"file": "all.json.h5"}, "cannot be read; got 'OSError: .*signature"),
-        ({"classes": 2}, "classes"),
-    ],
-)
-def test_a_file_that_is_not_tffs_is_one_clear_line(changes, words, files):
-    Path("all.json.h5").write_bytes(Path("all.json").read_bytes())
-    with pytest.raises(DataError, match=words) as caught:
-        prepared(TFF | changes)
-    assert "\n" not in str(caught.value)
 
 
 PER_CLIENT = """
@@ -377,54 +337,30 @@ def test_the_lines_about_pfllibs_files_convert_them(files):
     assert np.allclose(arrays.train_images[12:, :, :, 0] / 127.5 - 1, floats, atol=1e-6)
 
 
-def change(column: str, value: object, row: int = 3) -> pd.DataFrame:
-    """The table with another value in one row."""
-    table = answers().astype({column: object})
-    table.loc[row, column] = value
-    return table
-
-
-BAD = {
-    "a missing column": (
-        answers(),
-        TABLE | CITIES | {"user": "persn"},
-        "no column 'persn'; did you",
-    ),
-    "a column of text": (answers(), TABLE, r'vocabularies: {city: \["Oslo", "Rome"\]}, or'),
-    "no classes": (
-        answers(),
-        {key: value for key, value in (TABLE | CITIES).items() if key != "classes"},
-        r'classes is missing; .*write classes: \["Yes", "no"\]',
-    ),
-    "an undeclared label": (change("y", "maybe"), TABLE | CITIES, "maybe in 1 rows, the first 3"),
-    "no label": (change("y", ""), TABLE | CITIES, "'y'; got ' in 1 rows, the first 3'"),
-    "an undeclared word": (change("city", "Bern"), TABLE | CITIES, r"vocabularies.city; got 'Bern"),
-    "no number": (change("age", "NaN"), TABLE | CITIES, "'age'; got 'NaN in 1 rows, the first 3"),
-    "a hole": (change("age", ""), TABLE | CITIES, "'age'; .*a finite number in every row"),
-    "no user": (change("person", ""), TABLE | CITIES, "'person'; got .*a value in every row"),
-    "no rows": (answers()[:0], TABLE | CITIES, "the table; got '0 rows with 2 features'"),
-    "a word twice": (answers(), TABLE | CITIES | {"classes": ["1", 1]}, "no word twice"),
-    "ranges upside down": (
-        answers(),
-        TABLE | CITIES | {"ranges": {"age": [9, 1]}},
-        "the lower one first",
-    ),
-    "one row of each user": (
-        answers().iloc[::10],
-        TABLE | CITIES,
-        "4 rows, at most 1 of one user.*3 rows or more",
-    ),
+BASES = {
+    "table": TABLE | CITIES,
+    "texts": OF_WORDS | {"length": 2},
+    "leaf": LEAF,
+    "tff": TFF,
 }
+BAD = malformed.table("bad_sources")
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_table_that_is_not_in_order_is_one_clear_line(case, files):
-    table, block, words = BAD[case]
-    table.to_csv("answers.csv", index=False)
-    with pytest.raises(DataError, match=words) as refused:
-        prepared(block)
-    assert str(refused.value).startswith("answers.csv: ")
+def test_a_source_that_is_not_in_order_is_one_clear_line(case, files):
+    given = BAD[case]
+    for path, text in ({"verses.csv": VERSES} | given.get("write", {})).items():
+        Path(path).write_text(text)
+    if "cell" in given:
+        column, value = given["cell"]
+        table = answers().astype({column: object})
+        table.loc[3, column] = value
+        table.to_csv("answers.csv", index=False)
+    changed = BASES[given["of"]] | given.get("changes", {})
+    with pytest.raises(DataError, match=given["words"]) as refused:
+        prepared({key: value for key, value in changed.items() if value is not None})
     assert "\n" not in str(refused.value)
+    assert given["of"] != "table" or str(refused.value).startswith("answers.csv")
     assert not Path("data").exists()
 
 
@@ -460,32 +396,6 @@ def test_one_picture_that_is_not_in_order_is_one_clear_line(name, words, files):
     with pytest.raises(DataError, match=words) as refused:
         prepared(PICTURES)
     assert "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("{", "JSONDecodeError"),
-        ('{"users": ["u"], "user_data": {}}', "KeyError: 'u'"),
-        ('{"users": ["u"], "user_data": {"u": {"x": [[1]], "y": [0, 1]}}}', "1 x and 2 y"),
-        (
-            '{"users": ["u"], "user_data": {"u": {"x": ["a", "b"], "y": [0, 1]}}}',
-            "for x of text write tokens",
-        ),
-        ('{"users": [], "user_data": {}}', "no row"),
-    ],
-)
-def test_a_file_that_is_not_leafs_is_one_clear_line(content, words, files):
-    Path("all.json").write_text(content)
-    with pytest.raises(DataError, match=words) as refused:
-        prepared(LEAF)
-    assert "\n" not in str(refused.value)
-
-
-def test_a_table_with_rows_of_other_lengths_is_one_clear_line(files):
-    Path("answers.csv").write_text("person,age,y\na,1,no\nb,2,yes,3,4\n")
-    with pytest.raises(DataError, match=r"answers\.csv cannot be read; got 'ParserError"):
-        prepared(TABLE)
 
 
 def test_parquet_without_its_library_says_what_to_install(files, monkeypatch):
