@@ -74,6 +74,16 @@ def simulated(method: Method, backend: Backend, **changes: float) -> Simulation:
     )
 
 
+def test_the_documents_are_short():
+    """For a reader in a hurry; .github/CONTRIBUTING.md states the limits."""
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert len(lines) <= 100
+    assert [line for line in lines if len(line) > 100] == []
+    words = {path: len(path.read_text().split()) for path in DOCS.rglob("*.md")}
+    assert sum(words.values()) <= 80_000
+    assert [path for path in words if path.parent == DOCS / "results" and words[path] > 1500] == []
+
+
 def test_the_page_of_public_starts_shows_its_program_as_it_is():
     assert example("public_start.md") == (EXAMPLES / "public_start.py").read_text()
 

@@ -163,9 +163,3 @@ def test_the_field_above_a_table_keeps_the_rows_with_all_of_its_words(site, brow
         assert all("certified" in text and "fedrep" in text for text in shown)
         field.fill("")
         assert rows.filter(visible=True).count() == everything
-
-
-def test_the_readme_is_short_and_narrow():
-    lines = (ROOT / "README.md").read_text().splitlines()
-    assert len(lines) <= 100
-    assert [line for line in lines if len(line) > 100] == []
