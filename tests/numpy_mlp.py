@@ -57,6 +57,18 @@ def descend(w, steps, slope, *, lr, momentum=0.0, decay=0.0, names=None):
     return w
 
 
+def bounded(w, steps, bound, order, *, lr):
+    """SGD whose every step is shortened to a bound in a norm, all parameters together; and whether
+    each step was."""
+    shortened = []
+    for x, y in steps:
+        change = {name: -lr * slope for name, slope in gradient(w, x, y).items()}
+        length = np.linalg.norm(np.concatenate([value.ravel() for value in change.values()]), order)
+        w = {name: w[name] + min(1.0, bound / length) * value for name, value in change.items()}
+        shortened.append(length > bound)
+    return w, shortened
+
+
 def clipped(update, bound):
     """The update, shortened to the bound over all tensors together."""
     length = np.sqrt(sum((value**2).sum() for value in update.values()))

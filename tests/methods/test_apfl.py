@@ -8,7 +8,7 @@ import numpy_mlp
 from pflpipe import cells
 from pflpipe.simulation import rounds
 from pflpipe.trees import within
-from simulations import assert_equal, personal_models, plan, simulation
+from simulations import assert_equal, personal_models, quiet, simulation
 
 ALPHA, LR, CLIP = 0.3, 0.2, 0.2
 LINEAR = cells.Model("mlp", ())
@@ -16,11 +16,11 @@ LINEAR = cells.Model("mlp", ())
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_golden_rounds(adaptive):
-    world = simulation(
+    world = quiet(
         "apfl",
         {"alpha": ALPHA, "adaptive": adaptive},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=2,
         model=LINEAR,
         lr=LR,
     )

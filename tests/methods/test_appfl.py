@@ -32,21 +32,6 @@ def laplace(**changes):
     return plan(mechanism="laplace", norm=1, **changes)
 
 
-def bounded_descent(w, steps, order):
-    """SGD whose every step is shortened to its length in a norm, all parameters together; and
-    which steps were."""
-    shortened = []
-    for x, y in steps:
-        change = {name: -LR * slope for name, slope in numpy_mlp.gradient(w, x, y).items()}
-        length = np.linalg.norm(np.concatenate([value.ravel() for value in change.values()]), order)
-        w = {
-            name: w[name] + value * min(1.0, STEP_BOUND[order] / length)
-            for name, value in change.items()
-        }
-        shortened.append(length > STEP_BOUND[order])
-    return w, shortened
-
-
 @pytest.mark.parametrize(
     "profile", ["paper, laplace", "paper, gaussian", "strict, laplace", "strict, gaussian"]
 )
@@ -65,8 +50,7 @@ def test_two_golden_rounds(profile):
         lr=LR,
         local_epochs=EPOCHS,
     )
-    begun = rounds.start(world)
-    w_global = {name: value.numpy() for name, value in begun.params.items()}
+    begun, w_global = numpy_mlp.start(world)
     heads = [{name: w_global[name] for name in numpy_mlp.HEAD} for _ in range(4)]
     shortened = []
     for round in range(2):
@@ -74,7 +58,7 @@ def test_two_golden_rounds(profile):
         for client in range(4):
             begin, steps = w_global | heads[client], numpy_mlp.steps(world, client, round, "train")
             if published:
-                end, bites = bounded_descent(begin, steps, order)
+                end, bites = numpy_mlp.bounded(begin, steps, STEP_BOUND[order], order, lr=LR)
                 message = {name: end[name] - w_global[name] for name in BODY}
             else:
                 end = numpy_mlp.descend(begin, steps, numpy_mlp.gradient, lr=LR)

@@ -4,7 +4,6 @@ bound on what they send, what their noise is worth, and what they reduce to."""
 import dataclasses
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -46,8 +45,7 @@ def test_two_golden_rounds(mechanism, departures):
         departures=departures,
         lr=LR,
     )
-    begun = rounds.start(world)
-    w = {name: value.numpy() for name, value in begun.params.items()}
+    begun, w = numpy_mlp.start(world)
     heads = [{name: w[name] for name in numpy_mlp.HEAD} for _ in range(4)]
     shortened = []
     for round in range(2):
@@ -55,14 +53,9 @@ def test_two_golden_rounds(mechanism, departures):
         for client in range(4):
             point, steps = w | heads[client], numpy_mlp.steps(world, client, round, "train")
             assert len(steps) == STEPS
-            for x, y in steps:
-                slopes = numpy_mlp.gradient(point, x, y)
-                change = {name: -LR * slope for name, slope in slopes.items()}
-                flat = np.concatenate([value.ravel() for value in change.values()])
-                length = np.linalg.norm(flat, NORMS[mechanism])
-                factor = min(1.0, CLIP[mechanism] / STEPS / length)
-                shortened.append(factor < 1)
-                point = {name: point[name] + factor * value for name, value in change.items()}
+            bound = CLIP[mechanism] / STEPS
+            point, bites = numpy_mlp.bounded(point, steps, bound, NORMS[mechanism], lr=LR)
+            shortened += bites
             messages.append({name: point[name] - w[name] for name in BODY})
             heads[client] = {name: point[name] for name in numpy_mlp.HEAD}
         w = w | {name: w[name] + sum(message[name] for message in messages) / 4 for name in BODY}

@@ -10,7 +10,7 @@ import torch
 import numpy_mlp
 from pflpipe import cells, trees
 from pflpipe.simulation import rounds
-from simulations import personal_models, plan, simulation, spied
+from simulations import personal_models, quiet, simulation, spied
 
 WEIGHT, KEEP, LR, CLIP = 0.8, 0.5, 0.3, 0.15
 LINEAR = cells.Model("mlp", ())
@@ -37,11 +37,11 @@ def numpy_update(x, y, begin, steps, score):
 
 @pytest.mark.parametrize("score", ["gradient", "magnitude"])
 def test_golden_round(score):
-    world = simulation(
+    world = quiet(
         "blur_lus",
         {"weight": WEIGHT, "keep_ratio": KEEP, "score": score},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=1,
         model=LINEAR,
         lr=LR,
     )
@@ -54,11 +54,7 @@ def test_golden_round(score):
 
 
 def first_update_norms(weight, clip_norm):
-    world = simulation(
-        "blur_lus",
-        {"weight": weight, "keep_ratio": 1.0},
-        plan=plan(noise_multiplier=0.0, clip_norm=clip_norm, rounds=1),
-    )
+    world = quiet("blur_lus", {"weight": weight, "keep_ratio": 1.0}, clip_norm=clip_norm, rounds=1)
     done = rounds.run(world, rounds.start(world))
     return done.rows[0]["update_norm_mean"], done.rows[0]["update_norm_max"]
 
@@ -73,11 +69,12 @@ def test_the_penalty_has_a_gradient_outside_the_ball_and_none_inside():
 def test_long_local_training_ends_where_the_penalty_balances_the_loss():
     """Outside the ball the objective is strictly convex: grad CE(w) + weight (w - w_global) = 0 at
     its end."""
-    world = simulation(
+    world = quiet(
         "blur_lus",
         {"weight": WEIGHT},
-        plan=plan(1, noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=1,
+        clients=1,
         sizes=(9,),
         model=LINEAR,
         lr=0.5,

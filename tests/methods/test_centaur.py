@@ -5,7 +5,7 @@ import pytest
 
 import numpy_mlp
 from pflpipe.simulation import rounds
-from simulations import personal_models, plan, simulation
+from simulations import personal_models, quiet
 
 LR, CLIP = 0.2, 0.3
 HEAD_PHASE = {"head_epochs": 3, "head_lr": 0.1, "head_momentum": 0.6, "head_weight_decay": 0.05}
@@ -14,15 +14,7 @@ BODY = ("fc1.weight", "fc1.bias")
 
 @pytest.mark.parametrize("name", ["centaur", "fedrep"])
 def test_golden_rounds(name):
-    world = simulation(
-        name,
-        HEAD_PHASE,
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend="vmap",
-        lr=LR,
-        momentum=0.9,
-        weight_decay=0.1,
-    )
+    world = quiet(name, HEAD_PHASE, clip_norm=CLIP, rounds=2, lr=LR, momentum=0.9, weight_decay=0.1)
     begun, w = numpy_mlp.start(world)
     body, clients = {key: w[key] for key in BODY}, range(world.plan.clients)
     heads = [{key: w[key] for key in numpy_mlp.HEAD} for _ in clients]

@@ -8,7 +8,7 @@ import numpy_mlp
 from pflpipe import cells, trees
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import plan, simulation, spied
+from simulations import plan, quiet, simulation, spied
 
 RHO, LR, MOMENTUM, DECAY, CLIP = 0.5, 0.2, 0.5, 0.1, 0.3
 DECAY_OF_LR = 0.6
@@ -18,11 +18,11 @@ OFFICIAL = registry.departures("dp_fedsam", "paper", official_code=True)
 
 @pytest.mark.parametrize("departures", [(), OFFICIAL], ids=["strict", "official"])
 def test_two_golden_rounds_at_a_falling_learning_rate(departures):
-    world = simulation(
+    world = quiet(
         "dp_fedsam",
         {"rho": RHO, "adaptive": bool(departures)},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=2,
         model=LINEAR,
         departures=departures,
         lr=LR,

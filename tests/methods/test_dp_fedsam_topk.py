@@ -10,7 +10,7 @@ import torch
 import numpy_mlp
 from pflpipe import cells
 from pflpipe.methods import registry
-from simulations import plan, simulation, spied
+from simulations import quiet, simulation, spied
 
 RHO, KEEP, LR, CLIP = 0.3, 0.4, 0.3, 0.2
 LINEAR = cells.Model("mlp", ())
@@ -31,11 +31,11 @@ def largest(update):
 def test_golden_round(departures):
     """Top-k, then the joint clip: what is kept is as long as C allows. Without noise both profiles
     release the same."""
-    world = simulation(
+    world = quiet(
         "dp_fedsam_topk",
         {"rho": RHO, "keep_ratio": KEEP},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=1,
         model=LINEAR,
         departures=departures,
         lr=LR,

@@ -110,8 +110,7 @@ def test_golden_round(departures, ste):
         weight_decay=0.01,
         local_epochs=4,
     )
-    begun = rounds.start(world)
-    w_global = {name: value.numpy() for name, value in begun.params.items()}
+    begun, w_global = numpy_mlp.start(world)
     rng = np.random.default_rng(3)
     with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape)))
     clients, expected, heads, moved = range(world.plan.clients), dict(w_global), [], 0

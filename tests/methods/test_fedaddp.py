@@ -16,6 +16,7 @@ from simulations import (
     assert_equal,
     params_after,
     plan,
+    quiet,
     simulation,
     spied,
     with_states,
@@ -42,20 +43,15 @@ def numpy_round(x, y, w_global, w_local, total, steps):
     previous clip bound. Returns the mask of personal coordinates, start and end.
     """
 
-    def residual(w, rows):
-        scores = np.exp(x[rows] @ w["head.weight"].T + w["head.bias"])
-        return scores / scores.sum(1, keepdims=True) - np.eye(w["head.bias"].size)[y[rows]]
-
-    everything = np.arange(len(y))
-    error = residual(w_local, everything)
+    scores = np.exp(x @ w_local["head.weight"].T + w_local["head.bias"])
+    error = scores / scores.sum(1, keepdims=True) - np.eye(w_local["head.bias"].size)[y]
     fisher = {"head.weight": (error**2).T @ x**2 / len(y), "head.bias": (error**2).mean(0)}
     masks = {k: (f - f.min()) / (f.max() - f.min()) >= TAU for k, f in fisher.items()}
     start = {k: np.where(masks[k], w_local[k], w_global[k]) for k in fisher}
     w = {k: v.copy() for k, v in start.items()}
     for rows in steps:
         for turn, weight in (("personal", LAMBDA_1), ("shared", LAMBDA_2)):
-            error = residual(w, rows)
-            slope = {"head.weight": error.T @ x[rows] / len(rows), "head.bias": error.mean(0)}
+            slope = numpy_mlp.gradient(w, x[rows], y[rows])
             gaps = {k: w[k] - w_global[k] for k in w}
             lengths = {k: np.sqrt((g**2).sum()) for k, g in gaps.items()}
             sign = 1.0 if turn == "personal" else np.sign(sum(lengths.values()) - total)
@@ -69,11 +65,11 @@ def numpy_round(x, y, w_global, w_local, total, steps):
 
 @PROFILES
 def test_golden_round(departures):
-    world = simulation(
+    world = quiet(
         "fedaddp",
         HYPERPARAMETERS,
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=1,
         model=LINEAR,
         departures=departures,
         lr=LR,
@@ -88,10 +84,10 @@ def test_golden_round(departures):
     sizes = np.array([len(rows) for rows in world.split.train])
     expected = {name: value.copy() for name, value in w_global.items()}
     ends, totals, signs = [], [], set()
-    for client, rows in enumerate(world.split.train):
+    for client in range(4):
         cut = world.work(client, 0)["train"]
         steps = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
-        x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+        x, y = numpy_mlp.rows(world, client)
         w_local = {name: begun.states[f"local.{name}"][client].numpy() for name in w_global}
         total = begun.states["clip_total"][client].item()
         masks, start, end = numpy_round(x, y, w_global, w_local, total, steps)
@@ -200,9 +196,7 @@ def test_without_personal_part_pulls_and_own_scales_it_is_dp_fedavg(optimizer):
 def test_both_pulls_have_a_gradient_and_the_second_aims_at_the_previous_bound():
     def distance(hyperparameters, total):
         plain = {"beta": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}
-        world = simulation(
-            "fedaddp", plain | hyperparameters, plan=plan(noise_multiplier=0.0, rounds=1)
-        )
+        world = quiet("fedaddp", plain | hyperparameters, rounds=1)
         begun = rounds.start(world)
         with_states(begun, lambda name, value: value + total if name == "clip_total" else value)
         before = begun.params

@@ -6,7 +6,7 @@ import numpy as np
 import numpy_mlp
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds, scores
-from simulations import personal_models, plan, simulation
+from simulations import personal_models, quiet, simulation
 
 LR, CLIP = 0.2, 0.3
 HEAD_PHASE = {"head_epochs": 3, "head_lr": 0.1, "head_momentum": 0.6, "head_weight_decay": 0.05}
@@ -14,10 +14,8 @@ BODY = ("fc1.weight", "fc1.bias")
 
 
 def test_golden_rounds():
-    settings = {"backend": "vmap", "lr": LR, "momentum": 0.9, "weight_decay": 0.1}
-    world = simulation(
-        "fedbabu", HEAD_PHASE, plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2), **settings
-    )
+    settings = {"lr": LR, "momentum": 0.9, "weight_decay": 0.1}
+    world = quiet("fedbabu", HEAD_PHASE, clip_norm=CLIP, rounds=2, **settings)
 
     def update(w, client, round):
         steps = numpy_mlp.steps(world, client, round, "train")

@@ -12,7 +12,7 @@ from pflpipe import cells, trees
 from pflpipe.methods import feddpa as module
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import assert_equal, personal_models, plan, simulation, with_states
+from simulations import assert_equal, personal_models, plan, quiet, simulation, with_states
 
 TAU, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.3, 0.2, 0.4, 0.1, 0.05
 LINEAR = cells.Model("mlp", ())
@@ -23,22 +23,10 @@ def numpy_round(x, y, w_global, w_local, steps, *, against_global, schedule):
 
     Weights are dictionaries {"head.weight": [K, D], "head.bias": [K]}; returns start, end.
     """
-    classes = w_global["head.bias"].size
-
-    def probabilities(w, rows):
-        scores = x[rows] @ w["head.weight"].T + w["head.bias"]
-        scores = np.exp(scores - scores.max(1, keepdims=True))
-        return scores / scores.sum(1, keepdims=True)
-
-    def residual(w, rows):
-        return probabilities(w, rows) - np.eye(classes)[y[rows]]
-
-    everything = np.arange(len(y))
-    error = residual(w_local, everything)
-    fisher = {"head.weight": np.zeros_like(w_global["head.weight"]), "head.bias": np.zeros(classes)}
-    for row in everything:
-        fisher["head.weight"] += np.outer(error[row], x[row]) ** 2 / len(y)
-        fisher["head.bias"] += error[row] ** 2 / len(y)
+    fisher = {name: np.zeros_like(value) for name, value in w_global.items()}
+    for row in range(len(y)):
+        for name, slope in numpy_mlp.gradient(w_local, x[[row]], y[[row]]).items():
+            fisher[name] += slope**2 / len(y)
     masks = {k: (f - f.min()) / (f.max() - f.min()) >= TAU for k, f in fisher.items()}
     start = {k: np.where(masks[k], w_local[k], w_global[k]) for k in fisher}
     w = {k: v.copy() for k, v in start.items()}
@@ -62,8 +50,7 @@ def numpy_round(x, y, w_global, w_local, steps, *, against_global, schedule):
     else:
         work = [(rows, turn) for turn in turns for rows in steps]
     for rows, (side, weight) in work:
-        error = residual(w, rows)
-        slope = {"head.weight": error.T @ x[rows] / len(rows), "head.bias": error.mean(0)}
+        slope = numpy_mlp.gradient(w, x[rows], y[rows])
         length, direction = pull(side)
         sign = 1.0 if side is masks else np.sign(length - CLIP)
         w = {k: w[k] - LR * side[k] * (slope[k] + weight / 2 * sign * direction[k]) for k in w}
@@ -78,11 +65,11 @@ def test_golden_round(official, schedule):
         if official
         else ()
     )
-    world = simulation(
+    world = quiet(
         "feddpa",
         {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "schedule": schedule},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=1,
         model=LINEAR,
         departures=departures,
         lr=LR,
@@ -98,10 +85,10 @@ def test_golden_round(official, schedule):
     weights = sizes / sizes.sum() if official else np.full(4, 0.25)
     expected = {name: value.copy() for name, value in w_global.items()}
     ends = []
-    for client, rows in enumerate(world.split.train):
+    for client in range(4):
         cut = world.work(client, 0)["train"]
         steps = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
-        x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+        x, y = numpy_mlp.rows(world, client)
         w_local = {name: value[client].numpy() for name, value in begun.states.items()}
         start, end = numpy_round(
             x, y, w_global, w_local, steps, against_global=official, schedule=schedule
@@ -125,20 +112,17 @@ def test_min_max_spans_zero_to_one_and_a_constant_tensor_is_shared():
 
 def test_tau_zero_keeps_the_whole_model_local():
     """At tau = 0 every coordinate is personal: the local model never takes a global value."""
-    world = simulation("feddpa", {"tau": 0.0, "ac": False}, plan=plan(noise_multiplier=100.0))
-    alone = simulation("feddpa", {"tau": 0.0, "ac": False}, plan=plan(noise_multiplier=0.0))
-    noisy, quiet = (rounds.run(w, rounds.start(w)) for w in (world, alone))
-    assert all(torch.equal(noisy.states[name], quiet.states[name]) for name in quiet.states)
-    assert not torch.equal(noisy.params["head.weight"], quiet.params["head.weight"])
+    loud = {"plan": plan(noise_multiplier=100.0), "backend": "vmap"}
+    world = simulation("feddpa", {"tau": 0.0, "ac": False}, **loud)
+    alone = quiet("feddpa", {"tau": 0.0, "ac": False})
+    noisy, silent = (rounds.run(w, rounds.start(w)) for w in (world, alone))
+    assert all(torch.equal(noisy.states[name], silent.states[name]) for name in silent.states)
+    assert not torch.equal(noisy.params["head.weight"], silent.params["head.weight"])
 
 
 def mean_change(hyperparameters, clip_norm):
     """Mean length of the clients' updates in the first round."""
-    world = simulation(
-        "feddpa",
-        hyperparameters | {"tau": 1.5},
-        plan=plan(noise_multiplier=0.0, clip_norm=clip_norm, rounds=1),
-    )
+    world = quiet("feddpa", hyperparameters | {"tau": 1.5}, clip_norm=clip_norm, rounds=1)
     return rounds.run(world, rounds.start(world)).rows[0]["update_norm_mean"]
 
 
@@ -152,9 +136,7 @@ def test_the_adaptive_constraint_has_a_gradient_and_pulls_towards_the_clip_bound
 
 def test_the_personal_pull_has_a_gradient():
     def moved(lambda_1):
-        world = simulation(
-            "feddpa", {"tau": 0.0, "lambda_1": lambda_1}, plan=plan(noise_multiplier=0.0, rounds=1)
-        )
+        world = quiet("feddpa", {"tau": 0.0, "lambda_1": lambda_1}, rounds=1)
         begun = rounds.start(world)
         before = begun.states
         done = rounds.run(world, begun)
@@ -164,9 +146,7 @@ def test_the_personal_pull_has_a_gradient():
 
 
 def test_the_upload_covers_personal_and_shared_coordinates_alike():
-    world = simulation(
-        "feddpa", {"tau": 0.3}, plan=plan(noise_multiplier=0.0, clip_norm=1e9, rounds=1)
-    )
+    world = quiet("feddpa", {"tau": 0.3}, clip_norm=1e9, rounds=1)
     begun = rounds.start(world)
     before = begun.params
     done = rounds.run(world, begun)

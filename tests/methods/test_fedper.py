@@ -5,7 +5,7 @@ import pytest
 
 import numpy_mlp
 from pflpipe.simulation import rounds
-from simulations import personal_models, plan, simulation
+from simulations import personal_models, quiet
 
 LR, CLIP = 0.2, 0.3
 BODY = ("fc1.weight", "fc1.bias")
@@ -13,13 +13,7 @@ BODY = ("fc1.weight", "fc1.bias")
 
 @pytest.mark.parametrize(("name", "private"), [("fedper", numpy_mlp.HEAD), ("lg_fedavg", BODY)])
 def test_golden_rounds(name, private):
-    world = simulation(
-        name,
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend="vmap",
-        lr=LR,
-        weight_decay=0.1,
-    )
+    world = quiet(name, clip_norm=CLIP, rounds=2, lr=LR, weight_decay=0.1)
     begun, shared = numpy_mlp.start(world)
     clients = range(world.plan.clients)
     own = [{key: shared[key] for key in private} for _ in clients]

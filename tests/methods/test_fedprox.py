@@ -3,21 +3,14 @@
 import numpy_mlp
 from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import plan, simulation
+from simulations import plan, quiet, simulation
 
 MU, LR, CLIP = 0.6, 0.2, 0.2
 LINEAR = cells.Model("mlp", ())
 
 
 def test_golden_round():
-    world = simulation(
-        "fedprox",
-        {"weight": MU},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
-        model=LINEAR,
-        lr=LR,
-    )
+    world = quiet("fedprox", {"weight": MU}, clip_norm=CLIP, rounds=1, model=LINEAR, lr=LR)
 
     def update(begin, client, round):
         def pulled(w, x, y):

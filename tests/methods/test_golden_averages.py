@@ -9,7 +9,7 @@ import pytest
 import numpy_mlp
 from pflpipe.learning.networks import Network
 from pflpipe.simulation import rounds
-from simulations import CLASSES, open_plan, plan, simulation
+from simulations import CLASSES, open_plan, plan, quiet, simulation
 
 LR, CLIP = 0.2, 0.3
 
@@ -77,9 +77,7 @@ def slopes(w, x, y):
 
 
 def test_golden_rounds_of_fedbn_whose_norm_parameters_stay_on_the_client():
-    world = simulation(
-        "fedbn", plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2), backend="vmap", lr=LR
-    )
+    world = quiet("fedbn", clip_norm=CLIP, rounds=2, lr=LR)
     world = dataclasses.replace(world, network=scaled_regression())
     begun, shared = numpy_mlp.start(world)
     norm = ("norm1.weight", "norm1.bias")

@@ -18,7 +18,16 @@ from pflpipe.methods import registry
 from pflpipe.methods.item_effects import offset
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
-from simulations import TABLE, assert_equal, params_after, personal_models, plan, simulation, spied
+from simulations import (
+    TABLE,
+    assert_equal,
+    params_after,
+    personal_models,
+    plan,
+    quiet,
+    simulation,
+    spied,
+)
 
 ITEMS, MOST = 5, 3
 NUMBERS = {"loss": "squared_error"}
@@ -45,12 +54,12 @@ def means_of(world, client, one_hot):
 
 @pytest.mark.parametrize("one_hot", [True, False])
 def test_golden_round_without_noise(one_hot):
-    world = simulation(
+    world = quiet(
         "item_effects",
         {"answers": MOST, "bound": 0.8},
-        plan=plan(noise_multiplier=0.0, rounds=1, clip_norm=0.7),
-        backend="vmap",
-        **({} if one_hot else NUMBERS),
+        rounds=1,
+        clip_norm=0.7,
+        **{} if one_hot else NUMBERS,
     )
     world = world if one_hot else labels(world)
     total, counts = np.zeros((ITEMS, 3)), np.zeros(ITEMS)
@@ -146,12 +155,7 @@ def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(numbers):
 
 
 def test_rounds_at_their_budget_are_worth_one():
-    one, two = (
-        params_after(
-            simulation("item_effects", plan=plan(noise_multiplier=0.0, clip_norm=9.0, rounds=n))
-        )
-        for n in (1, 2)
-    )
+    one, two = (params_after(quiet("item_effects", clip_norm=9.0, rounds=n)) for n in (1, 2))
     assert_equal(one, two)
 
 

@@ -8,7 +8,7 @@ import torch
 import numpy_mlp
 from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import assert_equal, open_plan, personal_models, plan, simulation
+from simulations import assert_equal, open_plan, personal_models, quiet, simulation
 
 ALPHA, DELTA, LR, CLIP = 0.4, 0.05, 0.3, 0.2
 LINEAR = cells.Model("mlp", ())
@@ -17,11 +17,11 @@ VARIANTS = ["fo", "hf"]
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_golden_round(variant):
-    world = simulation(
+    world = quiet(
         "per_fedavg",
         {"alpha": ALPHA, "variant": variant, "delta": DELTA},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=1,
         model=LINEAR,
         lr=LR,
     )

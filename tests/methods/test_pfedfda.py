@@ -12,7 +12,7 @@ from pflpipe import trees
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from pflpipe.trees import Update
-from simulations import CLASSES, assert_equal, personal_models, plan, simulation, spied
+from simulations import CLASSES, assert_equal, personal_models, plan, quiet, simulation, spied
 
 BODY = ("fc1.weight", "fc1.bias")
 LR, CLIP, RIDGE, UNITS = 0.2, 0.4, 0.1, {"means": 1.7, "covariance": 0.6}
@@ -79,8 +79,7 @@ def test_golden_rounds_and_personal_model():
         backend="vmap",
         lr=LR,
     )
-    begun = rounds.start(world)
-    w = {name: value.numpy() for name, value in begun.params.items()}
+    begun, w = numpy_mlp.start(world)
     server = {"means": w["head.weight"], "covariance": np.zeros((4, 4))}
     betas = set()
     for round in range(2):
@@ -119,13 +118,8 @@ def test_with_the_first_classifier_a_round_trains_the_body_as_fedbabu_does(optim
     classifier."""
     ends = []
     for name in ("pfedfda", "fedbabu"):
-        world = simulation(
-            name,
-            plan=plan(3, clip_norm=1e9, noise_multiplier=0.0, rounds=1),
-            sizes=(3, 6, 3),
-            backend="vmap",
-            optimizer=optimizer,
-            lr=0.05,
+        world = quiet(
+            name, clip_norm=1e9, rounds=1, clients=3, sizes=(3, 6, 3), optimizer=optimizer, lr=0.05
         )
         labels = torch.arange(len(world.train.y)) % CLASSES
         world = dataclasses.replace(world, train=Examples(world.train.x, labels))

@@ -6,18 +6,18 @@ import numpy as np
 import numpy_mlp
 from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import assert_equal, open_plan, personal_models, plan, simulation
+from simulations import assert_equal, open_plan, personal_models, quiet, simulation
 
 WEIGHT, STEPS, INNER, BETA, LR, CLIP = 2.0, 3, 0.1, 0.7, 0.3, 0.1
 LINEAR = cells.Model("mlp", ())
 
 
 def test_two_golden_rounds():
-    world = simulation(
+    world = quiet(
         "pfedme",
         {"weight": WEIGHT, "steps": STEPS, "inner_lr": INNER, "beta": BETA},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=2,
         model=LINEAR,
         lr=LR,
         momentum=0.5,

@@ -7,7 +7,7 @@ import pytest
 import numpy_mlp
 from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import plan, simulation
+from simulations import plan, quiet, simulation
 
 WEIGHT, LR, CLIP = 0.3, 0.2, 0.2
 LINEAR = cells.Model("mlp", ())
@@ -15,11 +15,11 @@ LINEAR = cells.Model("mlp", ())
 
 @pytest.mark.parametrize("detached", [False, True])
 def test_golden_round(detached):
-    world = simulation(
+    world = quiet(
         "pmtl_ft",
         {"weight": WEIGHT, "detached": detached},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=1,
         model=LINEAR,
         lr=LR,
     )
@@ -47,19 +47,19 @@ def test_the_detached_penalty_still_counts_in_the_loss():
 def test_long_local_training_ends_where_the_penalty_balances_the_loss():
     """The objective is strictly convex: its only stationary point solves grad CE(w) + 2 weight (w -
     w_global) = 0."""
-    world = simulation(
+    world = quiet(
         "pmtl_ft",
         {"weight": WEIGHT},
-        plan=plan(1, noise_multiplier=0.0, clip_norm=1e9, rounds=1),
-        backend="vmap",
+        clip_norm=1e9,
+        rounds=1,
+        clients=1,
         sizes=(9,),
         model=LINEAR,
         lr=0.5,
         batch_size=0,
         local_epochs=300,
     )
-    begun = rounds.start(world)
-    begin = {name: value.numpy() for name, value in begun.params.items()}
+    begun, begin = numpy_mlp.start(world)
     end = {name: value.numpy() for name, value in rounds.run(world, begun).params.items()}
     for name, slope in numpy_mlp.gradient(
         end, world.train.x[:9].numpy(), world.train.y[:9].numpy()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import numpy_mlp
 from pflpipe.simulation import rounds
-from simulations import personal_models, plan, simulation, spied, with_states
+from simulations import personal_models, plan, quiet, simulation, spied, with_states
 
 HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
 LR, CLIP = 0.2, 0.2
@@ -73,13 +73,7 @@ def numpy_of(tree, *place):
 
 
 def test_golden_round_and_personal_model():
-    world = simulation(
-        "ppsgd",
-        HEAD,
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1),
-        backend="vmap",
-        lr=LR,
-    )
+    world = quiet("ppsgd", HEAD, clip_norm=CLIP, rounds=1, lr=LR)
     begun = with_own_heads(rounds.start(world))
     begin, before = numpy_of(begun.params), [numpy_of(begun.states, client) for client in EVERYBODY]
 

@@ -12,7 +12,7 @@ from pflpipe import cells
 from pflpipe.methods.private_fedrep import batches_of, moment, orthonormalised
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
-from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+from simulations import assert_equal, params_after, personal_models, plan, quiet, simulation, spied
 
 PENALTY, LR, CLIP, SCALE = 0.05, 4.0, 0.2, 0.5
 LINEAR, U = cells.Model("embedding", (2,), items=5), "embedding.weight"
@@ -46,11 +46,11 @@ def orthonormal_rows(u):
 
 def test_golden_rounds_and_personal_model():
     """The first round finds U, the others train it."""
-    world = simulation(
+    world = quiet(
         "private_fedrep",
         {"penalty": PENALTY, "halves": False, "moment_scale": SCALE},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=3),
-        backend="vmap",
+        clip_norm=CLIP,
+        rounds=3,
         model=LINEAR,
         lr=LR,
     )

@@ -78,10 +78,10 @@ def some_rows(batches: Batches, share: float) -> Schedule:
 
 
 def repeated(once: Schedule, times: int, more: Tensor) -> Schedule:
-    """Return the pass repeated ``times``. All repeats but the first are without rows unless
-    ``more`` holds."""
-    # Whether a client learns W for the first time is private. Every client gets the same number of
-    # steps, and vmap one shape; a step of count 0 changes nothing.
+    """Return the pass ``times`` times, one after the other. If ``more`` is false, only the first
+    one has rows."""
+    # Whether a client learns W for the first time is private, so every client takes the same number
+    # of steps, which also gives vmap one shape. A step without rows changes nothing.
     later = torch.where(more, once.count, 0)
     return replace(
         once,
