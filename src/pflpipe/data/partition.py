@@ -335,7 +335,8 @@ def _repair(counts: np.ndarray, min_size: int, *, keep_classes: bool) -> np.ndar
                 label = int(np.argmax(counts[donor]))
             counts[client, label] += 1
             sizes[client] += 1
-            donors.take(donor, label)
+            counts[donor, label] -= 1
+            sizes[donor] -= 1
     return counts
 
 
@@ -349,43 +350,30 @@ class _Donors:
 
     def __init__(self, counts: np.ndarray, sizes: np.ndarray, least: int, kept: int) -> None:
         self._counts, self._sizes, self._least, self._kept = counts, sizes, least, kept
-        # The largest first, of equal ones the first. A client that gives moves to the heaps, where
-        # an entry counts as long as its size is the client's.
-        order = np.argsort(-sizes, kind="stable")
-        self._order: list[int] = order[sizes[order] > least].tolist()
-        self._gave: set[int] = set()
-        self._next: dict[int | None, int] = {}
         self._heaps: dict[int | None, list[tuple[int, int]]] = {}
 
     def largest(self, label: int | None = None) -> int | None:
-        """Return the largest client that can spare an example of a class, or of any; None if there
-        is none."""
-        heap, place = self._heaps.setdefault(label, []), self._next.get(label, 0)
-        while heap and not (
-            -heap[0][0] == self._sizes[heap[0][1]] and self._has(heap[0][1], label)
-        ):
-            heapq.heappop(heap)
-        while place < len(self._order) and (
-            self._order[place] in self._gave or not self._has(self._order[place], label)
-        ):
-            place += 1
-        self._next[label] = place
-        found = [heap[0]] if heap else []
-        found += [(-self._sizes[client], client) for client in self._order[place : place + 1]]
-        return min(found)[1] if found else None
+        """Return the largest client that can spare an example of a class, or of any; of equal ones
+        the first, None if there is none."""
+        if label not in self._heaps:
+            able = np.flatnonzero(self._spares(slice(None), label))
+            pairs = zip((-self._sizes[able]).tolist(), able.tolist(), strict=True)
+            self._heaps[label] = sorted(pairs)  # a sorted list is a heap
+        heap = self._heaps[label]
+        # Donors only shrink, so an entry whose size is old stands too early, never too late.
+        while heap:
+            size, client = heap[0]
+            if not self._spares(client, label):
+                heapq.heappop(heap)
+            elif -size == self._sizes[client]:
+                return client
+            else:
+                heapq.heapreplace(heap, (-int(self._sizes[client]), client))
+        return None
 
-    def take(self, client: int, label: int) -> None:
-        """Take an example of a class from a client."""
-        self._counts[client, label] -= 1
-        self._sizes[client] -= 1
-        self._gave.add(client)
-        entry = -int(self._sizes[client]), client
-        for left in (None, *np.flatnonzero(self._counts[client]).tolist()):
-            heapq.heappush(self._heaps.setdefault(left, []), entry)
-
-    def _has(self, client: int, label: int | None) -> bool:
+    def _spares(self, client: Any, label: int | None) -> Any:
         spare = label is None or self._counts[client, label] > self._kept
-        return bool(self._sizes[client] > self._least and spare)
+        return (self._sizes[client] > self._least) & spare
 
 
 def _deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
