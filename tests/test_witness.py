@@ -95,6 +95,16 @@ class Scaled:
 mine = pflpipe.Loss(Scaled())
 """
 )
+OF_THE_LAST_CALL = (
+    LOSS
+    + """
+def of(outputs, labels):
+    KEPT.append(outputs.detach().abs().mean(-1).mean())
+    return cross_entropy(outputs, labels) / (1 + KEPT[-2 if len(KEPT) > 1 else -1])
+
+mine = pflpipe.Loss(of)
+"""
+)
 ONCE = cells.Training(1, 2, 0, "sgd", 0.5)
 PRIVACY = cells.Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
 
@@ -151,6 +161,13 @@ def test_a_loss_that_keeps_something_of_an_earlier_client_ends_the_run(text):
     with pytest.raises(PrivacyError, match=REFUSED) as error:
         train(training=with_loss(text))
     assert str(error.value).startswith("round 1: a client's update ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_tensor_that_a_loss_keeps_under_vmap_ends_the_run_in_one_line():
+    """Before the witness has an answer, torch refuses to use it."""
+    with pytest.raises(PrivacyError, match="a tensor of an earlier call") as error:
+        train(training=with_loss(OF_THE_LAST_CALL), backend="auto")
     assert "\n" not in str(error.value)
 
 

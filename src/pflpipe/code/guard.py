@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pflpipe.errors import ConfigError, PflpipeError
+from pflpipe.errors import ConfigError, PflpipeError, PrivacyError
 
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE
 
@@ -80,6 +80,22 @@ def restored() -> Iterator[None]:
         for read, write, before in parts:
             if before is not None and read() != before:
                 write(before)
+
+
+@contextlib.contextmanager
+def without_kept_tensors(what: str) -> Iterator[None]:
+    """Say in one line that code kept a tensor of an earlier call under vmap or grad, which torch
+    refuses to use again."""
+    try:
+        yield
+    except RuntimeError as problem:
+        if "escaped from inside a function" not in str(problem):
+            raise
+        raise PrivacyError(
+            what,
+            got="code that uses a tensor of an earlier call",
+            expected="a function of its arguments that keeps nothing between calls",
+        ) from problem
 
 
 def switches() -> list[Any]:

@@ -139,12 +139,13 @@ class Simulation:
         """Call one of the method's hooks in the block, which receives its name for errors.
 
         Raises:
-            PrivacyError: it changes what it is ``given`` in place (``untouched``).
+            PrivacyError: it changes what it is ``given`` in place (``untouched``), or uses a tensor
+                of an earlier call.
             ConfigError: it ends the program.
         """
         name = f"method {self.name}: hook {hook}"
         try:
-            with guard.restored(), untouched(name, *given):
+            with guard.restored(), guard.without_kept_tensors(name), untouched(name, *given):
                 yield name
         except SystemExit as end:
             raise ConfigError(f"{name}: {guard.described(end)}") from end
@@ -248,6 +249,7 @@ class Simulation:
         )
 
     @guard.restored()  # the user's network is called
+    @guard.without_kept_tensors("loss or network of your own")
     def isolated(self, asked: str) -> Simulation:
         """Return the simulation on a backend that keeps clients apart, if it releases with noise,
         and that has no padded rows, if the network averages over a batch.
@@ -257,6 +259,7 @@ class Simulation:
 
         Raises:
             ConfigError: vmap was requested by name and is not such a backend.
+            PrivacyError: code from outside uses a tensor of an earlier call.
         """
         if self.backend != "vmap":
             return self
