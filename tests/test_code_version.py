@@ -251,37 +251,50 @@ def closure_inside(script: str) -> set[str]:
     return names([path for path in found if path.is_relative_to(PACKAGE)], PACKAGE)
 
 
-@pytest.mark.parametrize("script", [script.stem for script in SCRIPTS])
-def test_no_script_depends_on_a_method_or_on_the_workflow(script):
-    found = closure_inside(script)
+def test_no_script_depends_on_a_method_or_on_the_workflow():
     rooms = ("__init__", "about", "base", "plugins", "registry", "row_code")
     shared = {f"methods/{name}" for name in rooms}
-    assert {name for name in found if name.startswith("methods/")} <= shared
-    assert not {name for name in found if name.startswith("pipeline/")}
+    for script in SCRIPTS:
+        found = closure_inside(script.stem)
+        assert {name for name in found if name.startswith("methods/")} <= shared, script
+        assert not {name for name in found if name.startswith("pipeline/")}, script
+
+
+LOADED = """
+import os, runpy, sys
+import numpy, pandas, torch  # once, for all forks
+
+for script in sys.argv[1:]:
+    if os.fork():
+        os.wait()
+        continue
+    sys.argv = [script, "--help"]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        assert not end.code, script
+    modules = [m for name, m in sys.modules.items() if name.split(".")[0] == "pflpipe"]
+    print("script", script, *(module.__file__ for module in modules), sep="\\n", flush=True)
+    os._exit(0)
+"""
+"""A program that starts scripts, each in a fork that has imported nothing of the package."""
 
 
 @pytest.mark.pipeline
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_everything_that_a_script_loads_is_in_its_closure(script, tmp_path):
+def test_everything_that_a_script_loads_is_in_its_closure():
     """What Python really imports when the script starts is found, so that no edit of it goes
     unnoticed."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import runpy, sys\n"
-        "sys.argv = [sys.argv[1], '--help']\n"
-        "try:\n    runpy.run_path(sys.argv[0], run_name='__main__')\n"
-        "except SystemExit:\n    pass\n"
-        "files = (m.__file__ for n, m in sys.modules.items() if n.split('.')[0] == 'pflpipe')\n"
-        "print(*files, sep='\\n')\n"
-    )
-    command = [warm.interpreter(), str(program), str(script)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    lines = result.stdout.splitlines()
-    loaded = {Path(line) for line in lines if line.endswith(".py") and Path(line).is_absolute()}
-    assert loaded
+    command = [warm.interpreter(), "-c", LOADED, *map(str, SCRIPTS)]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = {}
+    for part in text.split("script\n")[1:]:
+        script, *files = (Path(line) for line in part.splitlines() if line.endswith(".py"))
+        found[script] = {file for file in files if file.is_absolute()}
+    assert sorted(found) == SCRIPTS
     doors = {PACKAGE / name for name in meaning.WITHOUT_MEANING}
-    assert loaded - doors <= set(meaning.closure(script, PACKAGE))
+    for script, loaded in found.items():
+        assert loaded
+        assert loaded - doors <= set(meaning.closure(script, PACKAGE)), script
 
 
 def test_training_does_not_depend_on_what_comes_after_it():
