@@ -230,6 +230,16 @@ def test_a_late_import_changes_the_digest_and_what_it_names_is_followed(package)
     assert meaning.digest(package / "b.py", package) != before
 
 
+def test_a_file_of_data_that_a_module_names_is_part_of_its_digest(package):
+    with (package / "b.py").open("a") as file:
+        file.write("WORDS = read('words.yaml')\n")
+    (package / "words.yaml").write_text("a: 1\n")
+    before = meaning.digest(package / "a.py", package)
+    assert package / "words.yaml" in meaning.closure(package / "a.py", package)
+    (package / "words.yaml").write_text("a: 2\n")
+    assert meaning.digest(package / "a.py", package) != before
+
+
 def test_another_version_of_pflpipe_alone_changes_no_digest(package):
     before = meaning.digest(package / "a.py", package)
     (package / "__init__.py").write_text("__version__ = '2'\n")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -27,13 +28,18 @@ release of pflpipe that only changes its version repeats nothing."""
 _IGNORED = frozenset({"ctx", "kind", "type_comment", "type_ignores"})
 """Fields of syntax trees that do not change what is computed."""
 
-Imports = tuple[ast.Import | ast.ImportFrom, ...]
+DATA = re.compile(r"[\w.-]+\.(json|yaml)")
+"""Names of files of data, such as ``words.yaml``."""
+
+Imports = tuple[ast.Import | ast.ImportFrom | str, ...]
+"""Import statements of a file, and the names of files of data."""
 
 
 def closure(start: Path, package: Path, *, own: bool = False) -> list[Path]:
     """Return the files that run when ``start`` does, sorted, ``start`` included.
 
-    Imports inside functions count: a module that is imported late is a dependency as well. Imports
+    Imports inside functions count: a module that is imported late is a dependency as well. So do
+    files of data next to a module of the package that names them. Imports
     under ``if TYPE_CHECKING`` do not count, nor do method files, which the registry imports by
     name. Other packages do not count. A file outside the package may import files next to it.
 
@@ -102,15 +108,18 @@ def _read(path: Path) -> tuple[str, Imports]:
 @cache
 def _parsed(content: bytes) -> tuple[str, Imports]:
     pieces: list[str] = []
-    imports: list[ast.Import | ast.ImportFrom] = []
+    imports: list[ast.Import | ast.ImportFrom | str] = []
     _spell(ast.parse(content), pieces, imports)
-    return hashlib.sha256("".join(pieces).encode()).hexdigest(), tuple(imports)
+    found = [node for node in imports if not isinstance(node, str) or DATA.fullmatch(node)]
+    return hashlib.sha256("".join(pieces).encode()).hexdigest(), tuple(found)
 
 
-def _spell(value: object, pieces: list[str], imports: list[ast.Import | ast.ImportFrom]) -> None:
+def _spell(
+    value: object, pieces: list[str], imports: list[ast.Import | ast.ImportFrom | str]
+) -> None:
     """Append the spelling of a node, a list of nodes or a plain value to ``pieces``, and the import
-    statements in it to ``imports``."""
-    if isinstance(value, ast.Import | ast.ImportFrom):
+    statements and names of data in it to ``imports``."""
+    if isinstance(value, ast.Import | ast.ImportFrom | str):
         imports.append(value)
     if isinstance(value, ast.AST):
         is_constant = isinstance(value, ast.Constant | ast.MatchSingleton)
@@ -180,9 +189,13 @@ def _joined(parts: list[ast.AST]) -> list[ast.AST]:
 @cache
 def _imported_files(path: Path, package: Path, imports: Imports) -> list[Path]:
     """Return the files that import statements of ``path`` run: modules of the package with the
-    packages on the way and, for a file outside the package, files next to it."""
+    packages on the way and, for a file outside the package, files next to it. For a module of the
+    package also the files of data next to it that it names."""
     files = []
     for node in imports:
+        if isinstance(node, str):
+            files += [path.with_name(node)] if path.is_relative_to(package) else []
+            continue
         names = [alias.name for alias in node.names]
         if isinstance(node, ast.ImportFrom):
             # `from package import module` looks like `from module import name`.

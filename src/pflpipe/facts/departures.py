@@ -1,127 +1,55 @@
 """Departures: steps of published mechanisms that the certified mechanism lacks, and what is known
-of each before anything is computed."""
+of each before anything is computed (departures.json)."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
 
 from pflpipe.errors import PrivacyError, nearest
 
-DEPARTURES: dict[str, str] = {
-    "client_clip_weights": "each client chooses how its clip bound is divided over the layers",
-    "clip_in_training": "gradients are clipped inside local training, the message itself is not",
-    "data_dependent_clip": "clip thresholds are computed from the client's own update",
-    "data_dependent_noise": "the noise scale is computed from private values",
-    "data_size_weights": (
-        "messages are averaged with weights proportional to the clients' numbers of examples"
-    ),
-    "divide_by_counts": "each coordinate is divided by the number of clients that sent it",
-    "learning_rate_in_noise": (
-        "the noise is scaled by twice the learning rate, which the bounded change has in it already"
-    ),
-    "no_composition": "the budget of one round is quoted as the budget of the whole run",
-    "noise_not_divided": "each message carries the whole noise instead of its share",
-    "noise_on_support": "noise only on the coordinates that a client's private mask keeps",
-    "noise_over_all_clients": (
-        "the noise is divided among all clients, although a fraction of them takes part in a round"
-    ),
-    "noise_per_participant": (
-        "each drawn client adds a share of the noise, so its size follows the drawn count"
-    ),
-    "per_layer_clip_unscaled": (
-        "each layer is clipped to C but the noise is scaled for one joint bound C"
-    ),
-    "per_tensor_clip": "each tensor is clipped to C but the noise is scaled for one joint bound C",
-    "private_clamp": (
-        "updates are clamped to bounds computed from private values instead of being clipped"
-    ),
-    "public_sampling": "which clients take part can be predicted, so sampling amplifies nothing",
-    "raw_similarity_weights": "messages are weighted by similarities of models that carry no noise",
-    "sample_level_calibration": (
-        "the noise multiplier is calibrated for single examples of DP-SGD, not for clients"
-    ),
-    "update_against_global": (
-        "the update is taken against the global model instead of the start of local work"
-    ),
-}
+_KNOWN: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("departures.json").read_text(encoding="utf-8")
+)
+
+
+def _with(fact: str, *values: Any) -> dict[str, Any]:
+    """Return departure -> value of a fact, of those that have it, with one of these values."""
+    having = {name: known[fact] for name, known in _KNOWN.items() if fact in known}
+    return {name: value for name, value in having.items() if not values or value in values}
+
+
+DEPARTURES: dict[str, str] = _with("text")
 """Steps of published methods that the certified mechanism lacks. A cell names them; its claim is
 then at most ``nominal``."""
 
-OF_MESSAGES = frozenset(
-    {
-        "client_clip_weights",
-        "data_dependent_clip",
-        "data_dependent_noise",
-        "data_size_weights",
-        "divide_by_counts",
-        "noise_not_divided",
-        "noise_on_support",
-        "noise_per_participant",
-        "private_clamp",
-        "raw_similarity_weights",
-    }
-)
+OF_MESSAGES = frozenset(_with("of_messages"))
 """Departures under which every client's message carries noise of its own."""
 
-EXTRAS = {
-    "client_clip_weights": ("clip_weights",),
-    "data_dependent_clip": ("bounds",),
-    "data_dependent_noise": ("radius.",),
-    "data_size_weights": ("size",),
-    "divide_by_counts": ("mask.",),
-    "noise_on_support": ("mask.",),
-    "private_clamp": ("centre.", "radius."),
-    "raw_similarity_weights": ("similarity",),
-}
+EXTRAS: dict[str, list[str]] = _with("extras")
 """Departures that read private values of the clients, and the names of these extras; a name that
 ends in a dot stands for one extra of each tensor (privacy/departures.py)."""
 
-OF_CALIBRATION = frozenset(
-    {
-        "learning_rate_in_noise",
-        "no_composition",
-        "noise_over_all_clients",
-        "sample_level_calibration",
-    }
-)
+OF_CALIBRATION = frozenset(_with("of_calibration"))
 """Departures of the way from an epsilon to the noise; a run whose multiplier is given has none of
 them. They read nothing private and change no step of a method, so a study may declare them for any
 (``privacy.departures``)."""
 
-OF_SIZES = frozenset({"data_size_weights", "sample_level_calibration"})
+OF_SIZES = frozenset(_with("of_sizes"))
 """Departures whose ledger counts the examples of each client."""
 
-OF_LEARNING_RATE = frozenset({"learning_rate_in_noise"})
+OF_LEARNING_RATE = frozenset(_with("of_learning_rate"))
 """Departures whose noise depends on the learning rate."""
 
-SPLIT_CLIP = frozenset({"per_tensor_clip", "per_layer_clip_unscaled"})
+SPLIT_CLIP = frozenset(_with("clip", "split"))
 """Departures that clip the parts of an update to C by themselves."""
 
-WITHOUT_JOINT_CLIP = SPLIT_CLIP | {
-    "client_clip_weights",
-    "clip_in_training",
-    "data_dependent_clip",
-    "private_clamp",
-}
+WITHOUT_JOINT_CLIP = frozenset(_with("clip"))
 """Departures that put something else, or nothing, in the place of the joint clip."""
 
-WITHOUT_BOUND = {
-    "client_clip_weights": (
-        "each client's private weights set its noise, and a layer of weight 0 has none"
-    ),
-    "clip_in_training": (
-        "the message itself is not clipped, so nothing limits what one client changes"
-    ),
-    "data_dependent_clip": "a client's clip bounds follow its own update and have no upper limit",
-    "data_dependent_noise": "the size of the noise follows private values and may be 0",
-    "divide_by_counts": "a coordinate that only one client keeps is exactly 0 without that client",
-    "noise_on_support": "coordinates without noise show which ones a client's private mask keeps",
-    "private_clamp": (
-        "the centre of the clamp is private and may be anywhere, so nothing limits what one "
-        "client changes"
-    ),
-    "raw_similarity_weights": "a client's raw model sets its weight and thereby that of all others",
-}
+WITHOUT_BOUND: dict[str, str] = _with("without_bound")
 """Departures under which no finite epsilon holds at any delta below 1, with the reason."""
 
 
