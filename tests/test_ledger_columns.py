@@ -1,4 +1,4 @@
-"""The ledger's columns: by dp-accounting over a hundred plans, by the tables of the literature, by
+"""The ledger's columns: by dp-accounting over a grid of plans, by the tables of the literature, by
 what release() does."""
 
 import dataclasses
@@ -60,59 +60,37 @@ def half_unit(printed):
     return 0.5000001 * 10.0 ** -len(printed.partition(".")[2])
 
 
-# ---------------------------------------------------------------- a hundred plans, counted a second
+# ---------------------------------------------------------------- a grid of plans, counted a second
 # time by dp-accounting
 
 
 @functools.cache
-def hundred_plans():
-    """A fixed grid: (plan, departures, sizes). Known cohorts with every finite departure, secret
-    ones, and Laplace noise."""
+def grid():
+    """A fixed grid: (plan, departures, sizes). Known cohorts, each finite departure at three plans;
+    secret cohorts, few, since from q = 0.3 on dp-accounting's RDP of broken orders does not
+    converge; Laplace noise."""
     draw = np.random.default_rng(20240501)
-    finite = [
-        (),
-        ("update_against_global",),
-        ("noise_per_participant",),
-        ("data_size_weights",),
-        ("noise_not_divided",),
-        ("per_tensor_clip",),
-        ("per_layer_clip_unscaled", "data_size_weights"),
-        ("per_tensor_clip", "data_size_weights", "public_sampling"),
-        ("public_sampling",),
-    ]
-    found = []
-    for number in range(81):
-        departures = finite[number % len(finite)]
+    finite = [(), ("update_against_global",), ("noise_per_participant",), ("data_size_weights",)]
+    finite += [("noise_not_divided",), ("per_tensor_clip",), ("public_sampling",)]
+    finite += [("per_layer_clip_unscaled", "data_size_weights")]
+    finite += [("per_tensor_clip", "data_size_weights", "public_sampling")]
+    found, alike = [], np.ones(10, dtype=int)
+    for departures in 3 * finite:
         clients, rounds = int(draw.integers(2, 12)), int(draw.integers(1, 40))
         rate = float(draw.choice([0.3, 0.6])) if "public_sampling" in departures else 1.0
         multiplier, delta = float(10 ** draw.uniform(-0.5, 1.5)), float(10 ** draw.uniform(-6, -1))
         plan = Plan("gaussian", 2, 1.0, multiplier, rate, rounds, delta, clients)
         found.append((plan, departures, draw.integers(1, 50, clients)))
-    for number in range(
-        6
-    ):  # few; from q = 0.3 on dp-accounting's RDP of broken orders does not converge
-        rate, rounds, multiplier = (
-            float(draw.uniform(0.02, 0.2)),
-            int(draw.integers(1, 8)),
-            float(draw.uniform(8, 20)),
-        )
-        plan = Plan(
-            "gaussian", 2, 1.0, multiplier, rate, rounds, float(10 ** draw.uniform(-6, -2)), 10
-        )
-        found.append(
-            (plan, ("per_tensor_clip",) if number % 5 == 0 else (), np.ones(10, dtype=int))
-        )
-    for number in range(13):
-        delta = 0.0 if number % 4 == 0 else float(10 ** draw.uniform(-6, -2))
-        rate = float(draw.uniform(0.1, 0.9)) if number % 4 == 1 else 1.0
+    for departures in ((), ("per_tensor_clip",), ()):
+        rate, multiplier = float(draw.uniform(0.02, 0.2)), float(draw.uniform(8, 20))
+        rounds, delta = int(draw.integers(1, 8)), float(10 ** draw.uniform(-6, -2))
+        plan = Plan("gaussian", 2, 1.0, multiplier, rate, rounds, delta, 10)
+        found.append((plan, departures, alike))
+    for number in range(6):
+        delta = 0.0 if number % 3 == 0 else float(10 ** draw.uniform(-6, -2))
+        rate = float(draw.uniform(0.1, 0.9)) if number % 2 == 1 else 1.0
         rounds, multiplier = int(draw.integers(1, 6)), float(draw.uniform(6, 20))
-        found.append(
-            (
-                Plan("laplace", 1, 1.0, multiplier, rate, rounds, delta, 10),
-                (),
-                np.ones(10, dtype=int),
-            )
-        )
+        found.append((Plan("laplace", 1, 1.0, multiplier, rate, rounds, delta, 10), (), alike))
     return found
 
 
@@ -120,30 +98,20 @@ def mu_of(plan, departures, sizes):
     """sqrt of the largest sum over a client's rounds of (how far it moves the average / standard
     deviation of the noise)^2."""
     parts = {"per_tensor_clip": 3, "per_layer_clip_unscaled": 2}
-    length = math.sqrt(
-        max((count for name, count in parts.items() if name in departures), default=1)
-    )
-    share = (
-        1.0 if "noise_not_divided" in departures else 1 / math.sqrt(plan.sample_rate * plan.clients)
-    )
+    length = math.sqrt(max([1, *(parts[name] for name in parts if name in departures)]))
+    cohort = 1.0 if "noise_not_divided" in departures else plan.sample_rate * plan.clients
+    each = plan.noise_multiplier / math.sqrt(cohort)  # deviation of a message's noise, for C = 1
     totals = [0.0] * plan.clients
     for round in range(plan.rounds):
         drawn = range(plan.clients)
         if "public_sampling" in departures:
-            cohort = np.random.default_rng(round).choice(
-                plan.clients,
-                size=max(1, round_half_even(plan.sample_rate * plan.clients)),
-                replace=False,
-            )
-            drawn = [int(client) for client in cohort]
+            size = max(1, int(np.rint(plan.sample_rate * plan.clients)))
+            drawn = np.random.default_rng(round).choice(plan.clients, size, replace=False).tolist()
         counts = {
             client: float(sizes[client]) if "data_size_weights" in departures else 1.0
             for client in drawn
         }
         weights = {client: count / sum(counts.values()) for client, count in counts.items()}
-        each = (
-            plan.noise_multiplier * share
-        )  # standard deviation of the noise in a message, for C = 1
         spread = math.sqrt(sum((weight * each) ** 2 for weight in weights.values()))
         for client, weight in weights.items():
             if OF_MESSAGES.isdisjoint(departures):
@@ -151,10 +119,6 @@ def mu_of(plan, departures, sizes):
             else:
                 totals[client] += (weight * length / spread) ** 2
     return math.sqrt(max(totals))
-
-
-def round_half_even(value):
-    return int(np.rint(value))
 
 
 def by_dp_accounting(plan, departures, sizes):
@@ -225,9 +189,9 @@ def by_dp_accounting(plan, departures, sizes):
     return found
 
 
-def test_the_grid_has_a_hundred_plans_with_every_kind_of_sampling():
-    plans = hundred_plans()
-    assert len(plans) == len({plan for plan, *_ in plans}) == 100
+def test_the_grid_has_every_kind_of_sampling():
+    plans = grid()
+    assert len(plans) == len({plan for plan, *_ in plans}) == 36
     assert {
         (plan.mechanism, plan.sample_rate < 1, "public_sampling" in departures)
         for plan, departures, _ in plans
@@ -241,9 +205,9 @@ def test_the_grid_has_a_hundred_plans_with_every_kind_of_sampling():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(100))
+@pytest.mark.parametrize("number", range(36))
 def test_the_ledgers_epsilons_are_those_of_dp_accounting(number):
-    plan, departures, sizes = hundred_plans()[number]
+    plan, departures, sizes = grid()[number]
     found, wanted = entry(plan, departures, sizes), by_dp_accounting(plan, departures, sizes)
     known = {name for name in EPSILONS if getattr(found, name) is not None}
     if plan.mechanism == "laplace" and plan.sample_rate < 1:
