@@ -1136,7 +1136,7 @@ MUTANTS = {
         "test_epsilon_as_published.py",
     ),
     "runs of one day in MLflow": Mutant(
-        "report/mlflow_runs.py",
+        "pipeline/mlflow_runs.py",
         'end = int(files["run.json"].stat().st_mtime * 1000)',
         'end = int(files["run.json"].stat().st_mtime)',
         "test_tracking.py",

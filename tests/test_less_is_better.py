@@ -16,7 +16,8 @@ import fake_audits
 import fake_results
 from pflpipe.errors import ConfigError
 from pflpipe.learning.metrics import BUILT_IN
-from pflpipe.report import audits, compare, ledger_page, mlflow_runs, report_page, tidy
+from pflpipe.pipeline import mlflow_runs
+from pflpipe.report import audits, compare, ledger_page, report_page, tidy
 from pflpipe.report.figures import kinds, style
 from pflpipe.report.tables import write_study
 from pflpipe.study import ranking

@@ -25,12 +25,12 @@ from pflpipe.checking import recomputed
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, cli, released, status
+from pflpipe.pipeline import certificate, cli, mlflow_runs, released, status
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.private_search import ORDERS, PrivateSearch
-from pflpipe.report import ledger_page, mlflow_runs, tables
+from pflpipe.report import ledger_page, tables
 from pflpipe.seeds import derived_key
 from pflpipe.study import config, search
 from pflpipe.study.load import load_outline, load_study

@@ -25,9 +25,9 @@ from pflpipe.files import read_json, write_json
 from pflpipe.json_records import load, to_json
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method, Upload
-from pflpipe.pipeline import released
+from pflpipe.pipeline import mlflow_runs, released
 from pflpipe.privacy.ledger import Planned
-from pflpipe.report import mlflow_runs, sentences, tables, tidy
+from pflpipe.report import sentences, tables, tidy
 from pflpipe.simulation import runs
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study

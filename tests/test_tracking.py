@@ -25,8 +25,8 @@ from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
-from pflpipe.pipeline import mlflow_export
-from pflpipe.report import mlflow_runs, tidy
+from pflpipe.pipeline import mlflow_export, mlflow_runs
+from pflpipe.report import tidy
 from pflpipe.study.study_spec import Chosen
 from tracked import SETTINGS, World, small
 

@@ -19,11 +19,11 @@ import fake_results
 from pflpipe import json_records
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.files import read_json, write_json
+from pflpipe.pipeline.mlflow_runs import of_study
 from pflpipe.privacy.accounting import epsilon, epsilon_of_group, make_plan
 from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
 from pflpipe.report import comparison, ledger_page, sentences, tables, tidy
 from pflpipe.report.figures import kinds as figures
-from pflpipe.report.mlflow_runs import of_study
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Drawing
 

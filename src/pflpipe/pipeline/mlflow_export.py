@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-    from pflpipe.report.mlflow_runs import Tracked
+    from pflpipe.pipeline.mlflow_runs import Tracked
     from pflpipe.study.study_spec import Study
 
 PATIENCE = 600.0
@@ -106,7 +106,7 @@ def export(
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    from pflpipe.report import mlflow_runs
+    from pflpipe.pipeline import mlflow_runs
 
     address = address_of(results, uri)
     tracked = mlflow_runs.of_study(study, results, methods)
@@ -173,7 +173,7 @@ class _Experiment:
     """
 
     def __init__(self, address: str, folder: Path, study: Study) -> None:
-        from pflpipe.report.mlflow_runs import NOTE, experiment_note
+        from pflpipe.pipeline.mlflow_runs import NOTE, experiment_note
 
         self.client, self.folder = _client(address), folder
         self.has_server = address.startswith(("http", "databricks"))
