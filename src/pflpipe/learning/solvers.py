@@ -436,11 +436,10 @@ def minimize_functional(
 
 
 def _real_steps(count: Tensor) -> tuple[int, int]:
-    """Return the number of first steps that are real for all clients, and the number of steps after
-    which no step is real.
+    """Return (a, b): steps before a are real for every client; from b on, every step is padding.
 
-    A step that is not real for a client is computed and discarded, or left out. Both give the same
-    bits, so a client's bits do not depend on the work of others.
+    A padded step is computed and discarded, or left out. Both give the same bits, so a client's
+    bits do not depend on the work of others.
 
     Args:
         count: real rows of each step ``[..., S]``.

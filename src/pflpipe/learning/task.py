@@ -28,7 +28,6 @@ from pflpipe.trees import AnyTree, Params, Tree
 
 Loss = Callable[[Tree, Batch], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]  # (x [B, ...], key []) -> x
-_UNDECLARED = "batches.{} is for methods that declare it"
 
 
 @dataclass(frozen=True)

@@ -463,8 +463,11 @@ def _most(device: torch.device, engine: Engine, parts: Mapping[str, Rows]) -> in
 
 
 def _places(clients: int, device: torch.device, engine: Engine, parts: Mapping[str, Rows]) -> int:
-    """Return the number of places of a group: on a CPU the next multiple above the number of
-    clients; on a GPU, where it may decide the choice of an algorithm, the same for all groups."""
+    """Return the number of places of a group of ``clients`` clients.
+
+    On a CPU it is the next multiple of ``engine.places`` above the number of clients. A GPU may
+    choose an algorithm by this number, so there it is the same for all groups.
+    """
     if device.type == "cpu":
         return (clients // engine.places + 1) * engine.places
     return _most(device, engine, parts)
