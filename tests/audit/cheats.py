@@ -445,6 +445,24 @@ class BoundOfTheLastRound:
         return total + noise(rng, len(total))
 
 
+@cheat(NOISE)
+def a_thirtieth_too_little(messages, weights, rng):
+    return clipped(messages).sum(axis=0) + noise(rng, messages.shape[1], 0.97)
+
+
+@cheat(NOISE)
+def of_the_longest_message(messages, weights, rng):
+    rows = clipped(messages)
+    longest = np.linalg.norm(rows, axis=1).max()
+    return rows.sum(axis=0) + noise(rng, rows.shape[1], longest)
+
+
+@cheat(NOISE)
+def a_private_mask_after_it(messages, weights, rng):
+    total = clipped(messages).sum(axis=0)
+    return mean_of(total, rng) * (messages != 0).any(axis=0)
+
+
 WHEN = "noise or clip under a condition"
 
 
