@@ -38,6 +38,12 @@ class PflpipeError(Exception):
         # Line breaks of a value or a hint become spaces: the message is one line.
         super().__init__("; ".join(" ".join(part.split()) for part in parts))
 
+    @classmethod
+    def unless(cls, met: bool, what: str, got: Any = ..., expected: str = "", do: str = "") -> None:
+        """Raise the error unless a condition is met."""
+        if not met:
+            raise cls(what, got=got, expected=expected, do=do)
+
     @property
     def all(self) -> tuple[PflpipeError, ...]:
         """All single errors, each of one line."""

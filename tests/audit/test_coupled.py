@@ -48,7 +48,8 @@ def test_certified_releases_keep_their_claim(name):
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.departures])
 def test_published_releases_are_flagged(name):
     departures = set(CASES[name].departures)
-    worst = sensitivity(CASES[name].mechanism_under_audit(), KEY)
+    # Fewer draws than an audit makes, which finds no less.
+    worst = sensitivity(CASES[name].mechanism_under_audit(), KEY, 1_500)
     assert worst.flagged == (not departures <= HARMLESS_ALONE | SEEN_IN_RUNS_ONLY)
 
 

@@ -7,7 +7,6 @@ all that it needs; torch is seeded and its tensors are read where the program it
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import random
 import sys
@@ -76,15 +75,12 @@ class Program:
             value = value.detach().cpu().numpy()
         if not isinstance(value, np.ndarray) or value.dtype.kind not in "fiu":
             got = f"{value.dtype} numbers" if hasattr(value, "dtype") else type(value).__name__
-            raise ReleaseError(
-                f"{self.location}: result", got=got, expected="an array or tensor of real numbers"
-            )
-        if value.ndim != 1 and (value.ndim != 2 or len(value) != len(messages)):
-            raise ReleaseError(
-                f"{self.location}: shape of the result",
-                got=value.shape,
-                expected=f"[d], or [m, d] with a row for each of the {len(messages)} messages",
-            )
+            what, expected = f"{self.location}: result", "an array or tensor of real numbers"
+            raise ReleaseError(what, got=got, expected=expected)
+        fits = value.ndim == 1 or (value.ndim == 2 and len(value) == len(messages))
+        what = f"{self.location}: shape of the result"
+        expected = f"[d], or [m, d] with a row for each of the {len(messages)} messages"
+        ReleaseError.unless(fits, what, value.shape, expected)
         return value.astype(np.float64)
 
     def _called(self, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -149,11 +145,6 @@ class Attacked:
         """Whether a view has the result of another client beside that of the canary."""
         return self.claim.trust == "local" and self.claim.clients > 1
 
-    def of_one(self) -> Attacked:
-        """Return the program with a single client."""
-        claim = dataclasses.replace(self.claim, clients=1)
-        return dataclasses.replace(self, claim=claim)
-
     def views(
         self,
         pair: Pair,
@@ -194,12 +185,9 @@ class Attacked:
         result = self.program.result(step, messages, rows, seed % 2**63)
         if self.claim.trust == "central":
             return self._fitted(result.mean(axis=0) if result.ndim == 2 else result)
-        if result.ndim != 2:
-            raise ReleaseError(
-                f"{self.program.location}: result under local trust",
-                got=result.shape,
-                expected="[m, d], the noised message of each client",
-            )
+        what = f"{self.program.location}: result under local trust"
+        expected = "[m, d], the noised message of each client"
+        ReleaseError.unless(result.ndim == 2, what, result.shape, expected)
         shown = [result[place]] + [result[place - 1]] * self.shows_two
         return np.concatenate([self._fitted(one) for one in shown])
 

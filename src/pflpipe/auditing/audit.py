@@ -205,19 +205,13 @@ def _checked(program: Program, claim: Claim) -> tuple[Attacked, list[str], list[
         if not there and not len(pair.world(there)[0]):
             continue
         one, again = (attacked.views(pair, there, once)[0] for _ in range(2))
-        if one[attacked.size + 1]:
-            sent = "ordinary messages" if there else "a client that sends zeros"
-            raise ReleaseError(
-                f"{where}: result of {sent}", got="NaN or infinity", expected="finite numbers"
-            )
-        if not np.array_equal(one, again):
-            raise ReleaseError(
-                f"{where}: two calls with the same rng",
-                got="different results",
-                expected="equal ones",
-                do="draw the noise from rng, or from the global generators of random, numpy or "
-                "torch, which the auditor seeds",
-            )
+        sent = "ordinary messages" if there else "a client that sends zeros"
+        what, is_finite = f"{where}: result of {sent}", not one[attacked.size + 1]
+        ReleaseError.unless(is_finite, what, "NaN or infinity", "finite numbers")
+        what, do = f"{where}: two calls with the same rng", "draw the noise from rng, or from the "
+        do += "global generators of random, numpy or torch, which the auditor seeds"
+        is_equal = np.array_equal(one, again)
+        ReleaseError.unless(is_equal, what, "different results", "equal ones", do)
     for kind in ("NaN", "infinity"):
         odd = dataclasses.replace(base, odd=kind).pair(claim)
         try:
@@ -257,7 +251,7 @@ def _alone(attacked: Attacked, level: float, rng: np.random.Generator) -> list[s
         found = trial(alone, recipe, QUICK_DRAWS, level, rng)
     except ReleaseError as error:
         return [f"with a cohort of one the release fails: {error}"]
-    if not found.short:
+    if not found.measured.short:
         return []
     return [
         f"in a cohort of one the noise covers {_number(1 / found.measured.length)} of what the "
@@ -272,13 +266,13 @@ def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -
     counted = claim.epsilon_of(plan.multiplier)
     promised = counted if claim.epsilon is None else claim.epsilon
     at = f"({_rounds(claim.rounds)}, delta {_exponent(accounting.delta_of(plan))})"
-    ratio = _ratio(worst) if found.short else 1.0
-    true = claim.epsilon_of(plan.multiplier * ratio) if found.short else counted
+    ratio = _ratio(worst) if found.measured.short else 1.0
+    true = claim.epsilon_of(plan.multiplier * ratio) if found.measured.short else counted
     unhidden = _tells_who(found.recipe, claim)
     sentences = []
     if found.leak and found.refutes:
         leaks = [*leaks, f"what one client sends {found.leak}"][:1]
-    elif found.refutes and unhidden and (math.isinf(true) or not found.short):
+    elif found.refutes and unhidden and (math.isinf(true) or not found.measured.short):
         # Who takes part is seen; what it sends may still be hidden.
         whole = dataclasses.replace(claim, sample_rate=1.0)
         true = whole.epsilon_of(plan.multiplier)
@@ -286,7 +280,7 @@ def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -
             "the result shows who takes part in a round, so that sampling hides nothing: without "
             f"it epsilon is {_epsilon(true)} and not {_epsilon(promised)} {at}"
         )
-    elif found.short:
+    elif found.measured.short:
         holds = f"no epsilon holds, and not {_epsilon(promised)}"
         if math.isfinite(true):
             multiplier = _number(plan.multiplier * ratio)
@@ -355,7 +349,7 @@ def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -
         epsilon_true=math.inf if leaks else true,
         seconds=time.perf_counter() - began,
     )
-    row["flagged_coupled"] = found.short
+    row["flagged_coupled"] = found.measured.short
     row["flagged_runs"] = any(seen.flagged for seen, _, _ in told)
     sentence, *further = sentences
     tried = _tried(audited)

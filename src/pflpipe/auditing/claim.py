@@ -60,35 +60,22 @@ class Claim:
             options.check(self, "claim")
         except ConfigError as error:
             raise PrivacyError(str(error.all[0])) from None
-        if self.noise_multiplier is None and self.epsilon is None:
-            raise PrivacyError(
-                "claim", got="neither a noise multiplier nor an epsilon", expected="one of them"
-            )
-        if mechanisms.of(self.mechanism).norm == 1 and self.dimension > WIDEST:
-            raise PrivacyError(
-                f"claim: dimension under {self.mechanism}",
-                got=self.dimension,
-                expected=f"at most {WIDEST}",
-            )
-        if self.trust == "local" and self.adjacency == "add_remove":
-            raise PrivacyError(
-                "claim: adjacency under local trust",
-                got=self.adjacency,
-                expected="zero_out or replace_one: a client that is left out sends no message",
-            )
-        if self.trust == "local" and self.sample_rate < 1:
-            raise PrivacyError(
-                "claim: sample_rate under local trust",
-                got=self.sample_rate,
-                expected="1: who sees a message sees who takes part",
-                do="claim the rounds in which the client takes part",
-            )
-        if self._replaced and self.sample_rate < 1 and self.noise_multiplier is None:
-            raise PrivacyError(
-                "claim: noise_multiplier of replace_one under sampling",
-                got=None,
-                expected="the multiplier that was used; an epsilon alone does not say it",
-            )
+        unless, local, sampled = PrivacyError.unless, self.trust == "local", self.sample_rate < 1
+        multiplier = self.noise_multiplier is not None
+        got = "neither a noise multiplier nor an epsilon"
+        unless(multiplier or self.epsilon is not None, "claim", got, "one of them")
+        what, is_wide = f"claim: dimension under {self.mechanism}", self.dimension > WIDEST
+        is_summed = mechanisms.of(self.mechanism).norm == 1
+        unless(not (is_summed and is_wide), what, self.dimension, f"at most {WIDEST}")
+        what = "claim: adjacency under local trust"
+        expected = "zero_out or replace_one: a client that is left out sends no message"
+        unless(not local or self.adjacency != "add_remove", what, self.adjacency, expected)
+        what, expected = "claim: sample_rate under local trust", "1: who sees a message sees who "
+        do = "claim the rounds in which the client takes part"
+        unless(not (local and sampled), what, self.sample_rate, f"{expected}takes part", do)
+        what = "claim: noise_multiplier of replace_one under sampling"
+        expected = "the multiplier that was used; an epsilon alone does not say it"
+        unless(multiplier or not (self._replaced and sampled), what, None, expected)
 
     @property
     def _replaced(self) -> bool:

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.auditing.evidence import POWER, WIDEST, Sensitivity, size_of_noise
-from pflpipe.auditing.neighbours import Mechanism
+from pflpipe.auditing.evidence import POWER, WIDEST, Noise, Sensitivity, size_of_noise
+from pflpipe.auditing.neighbours import Mechanism, directions, uploads
 from pflpipe.privacy import correlated
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
@@ -50,9 +50,6 @@ RARE = 1e-9
 RARE_LENGTH = 1e-11
 """Probability that a length of 1 is estimated above ``longest``. An audit measures some hundred
 lengths, most of them nearly equal."""
-SILENT = 1e-9
-"""Largest variance along a direction, relative to that of single coordinates, that counts as no
-noise; float32 rounding gives about 1e-14."""
 
 
 def sensitivity(mechanism: Mechanism, key: str, draws: int | None = None) -> Sensitivity:
@@ -102,7 +99,7 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
     """Yield the measurements of each canary in each cohort, at the clip bound of the plan."""
     params = Params(mechanism.start(key))
     scale = mechanism.scale(params, mechanism.init_server(params))
-    library, fixed = mechanism.canaries(params), mechanism.executed.fixed
+    library, fixed = directions(mechanism, params), mechanism.executed.fixed
     for cohorts in _cohorts(mechanism):
         # Without the canary all directions give the same uploads, so the first one serves.
         first = next(iter(library.values()))
@@ -123,15 +120,13 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
             )
             each = there - absent
             # Where rounds are one release, the canary moves some of them; otherwise all alike.
-            moved = each.flatten(1) if fixed else each.flatten(0, 1)
-            mean = moved.mean(dim=0)
-            largest, deviation = mean.abs().max().item(), moved.std(dim=0).max().item()
+            moved = (each.flatten(1) if fixed else each.flatten(0, 1)).numpy()
+            mean = moved.mean(axis=0)
+            largest, deviation = np.abs(mean).max(), moved.std(axis=0, ddof=1).max()
             spread = 0.0 if deviation == 0 else deviation / largest if largest else math.inf
             yield Sensitivity(
                 canary=name,
-                length=ruler.length_of_run(mean)
-                if fixed
-                else ruler.length(mean.expand(ruler.rounds, -1)),
+                length=ruler.length_of_run(mean) if fixed else ruler.length(mean),
                 length_most=ruler.longest(RARE_LENGTH),
                 spread=spread,
                 noise=measured,
@@ -178,7 +173,7 @@ def _rounds(
     views, most = [], min(DRAWS_AT_ONCE, mechanism.at_once)
     for done in range(0, draws, most):
         count = min(most, draws - done)
-        sent = mechanism.sent(direction, there, scale, count)
+        sent = uploads(mechanism, direction, there, scale, count)
         if not done or mechanism.executed.band > 1:  # correlated rounds have no stream to go on
             noise_of = mechanism.noises(derived_key(key, "draws", done) if done else key)
             noises = [noise_of(round) for round in range(len(cohorts))]
@@ -213,69 +208,43 @@ class _Ruler:
 
     def __init__(self, noise: Tensor, claimed: Plan) -> None:
         self.claimed, self.rounds = claimed, noise.shape[1]
-        flat = noise.flatten(1)
+        flat = noise.flatten(1).numpy()
         # A variance is estimated with a relative variance of (kurtosis - 1) / n.
         self.draws = len(flat) * 2 / (claimed.law.kurtosis - 1)
-        self.sizes = flat.std(dim=0)
-        self.absolute = noise.abs().mean(dim=(0, 1))
-        self.noisy = self.sizes > 0
-        sizes = self.sizes[self.noisy]
-        n, p = len(flat) - 1, len(sizes)
-        # The correlation matrix: divided by the sizes first, so that ``SILENT`` is relative also
-        # for coordinates with different scales. Its eigenvectors are directions of independent
-        # noise, and (n - p - 1) / n removes the bias of an inverted estimate.
-        covariance = (flat.T @ flat / n)[self.noisy][:, self.noisy]
-        values, self.axes = torch.linalg.eigh(covariance / torch.outer(sizes, sizes))
-        self.tied = values < SILENT
-        self.weights = torch.where(self.tied, 0, (n - p - 1) / n / values)
+        self.noise = Noise(flat, flat.shape[1])
+        self.single = Noise(noise.flatten(0, 1).numpy(), 0)
 
     def longest(self, probability: float) -> float:
         """Return the value above which a length of 1 is estimated with this probability."""
-        return longest(self.draws, len(self.tied), probability)
+        return longest(self.draws, int(self.noise.noisy.sum()), probability)
 
-    def length(self, movement: Tensor) -> float:
-        """Return the length of a movement ``[rounds, d]`` for the worst choice of the rounds that
-        make it.
+    def length(self, movement: np.ndarray) -> float:
+        """Return the length of a movement ``[d]`` of every round for the worst choice of the rounds
+        that make it.
 
         k Gaussian rounds of a correct mechanism cover a length of sqrt(k). For Laplace noise the L1
         length of a movement in one round counts; sqrt(2) times the length by the covariance is a
         lower bound of it.
         """
         # All subsets of rounds, because noise that rounds share is missing only in some of them.
-        unit = self.claimed.multiplier * math.sqrt(self.claimed.law.variance)
-        worst = 0.0
+        claimed, worst = self.claimed, 0.0
         for chosen in itertools.product((0, 1), repeat=self.rounds):
             if any(chosen):
-                vector = torch.cat([one * here for one, here in zip(movement, chosen, strict=True)])
-                worst = max(worst, self._whitened(vector) * unit / math.sqrt(sum(chosen)))
-        if self.claimed.norm == 1 and math.isfinite(worst):
-            farthest = movement.abs().amax(dim=0)
-            touched = farthest > 0
-            worst = max(
-                worst,
-                (farthest[touched] / self.absolute[touched]).sum().item() * self.claimed.multiplier,
-            )
+                covered = math.sqrt(sum(chosen) / claimed.law.variance)
+                worst = max(worst, self.noise.length(np.kron(chosen, movement)) / covered)
+        worst *= claimed.multiplier
+        if claimed.norm == 1 and math.isfinite(worst):
+            worst = max(worst, self.single.length_in_sum(movement) * claimed.multiplier)
         return worst
 
-    def length_of_run(self, mean: Tensor) -> float:
+    def length_of_run(self, mean: np.ndarray) -> float:
         """Return the length of the movement ``[rounds d]`` of a whole run, for the worst choice of
         what the canary sends in its rounds: its update, the opposite, or nothing."""
-        rounds = mean.view(self.rounds, -1)
-        taken = (rounds != 0).any(dim=1).nonzero()[:, 0]
+        rounds = mean.reshape(self.rounds, -1)
+        taken = np.flatnonzero(rounds.any(axis=1))
         worst = 0.0
         for signs in itertools.product((1.0, 0.0, -1.0), repeat=len(taken)):
-            of_rounds = rounds.new_zeros(self.rounds, 1)
-            of_rounds[taken, 0] = rounds.new_tensor(signs)
-            worst = max(worst, self._whitened((rounds * of_rounds).flatten()))
+            of_rounds = np.zeros((self.rounds, 1))
+            of_rounds[taken, 0] = signs
+            worst = max(worst, self.noise.length((rounds * of_rounds).ravel()))
         return worst * self.claimed.multiplier
-
-    def _whitened(self, vector: Tensor) -> float:
-        """Return the length of ``[rounds d]`` in standard deviations of the noise; infinite if it
-        has a part without noise."""
-        if bool((vector[~self.noisy] != 0).any()):
-            return math.inf
-        steps = vector[self.noisy] / self.sizes[self.noisy]
-        components = steps @ self.axes
-        if bool((components[self.tied].abs() > 1e-4 * torch.linalg.vector_norm(steps)).any()):
-            return math.inf
-        return math.sqrt((components.square() * self.weights).sum().item())

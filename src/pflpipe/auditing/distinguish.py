@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.auditing.evidence import Evidence, judge, likelihood
-from pflpipe.auditing.neighbours import Mechanism
+from pflpipe.auditing.neighbours import Mechanism, directions, uploads
 from pflpipe.privacy import clip_bits, correlated
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
@@ -83,7 +83,7 @@ def _statistics(
     sums over the rounds."""
     plan = mechanism.executed
     initial = mechanism.start(key)
-    direction = mechanism.canaries(initial)[canary]
+    direction = directions(mechanism, initial)[canary]
     flat = mechanism.movement(direction)
     line = flat / torch.linalg.vector_norm(flat)
     unit = line / torch.linalg.vector_norm(line, ord=plan.norm)
@@ -96,7 +96,7 @@ def _statistics(
     # The two sides have independent noise, as two runs have. Only level 0 shares it.
     run_key = derived_key(key, "there" if there else "absent")
     total: dict[str, Tensor] = {}
-    sent = mechanism.sent(direction, there, {}, repeats)
+    sent = uploads(mechanism, direction, there, {}, repeats)
     bounds = torch.ones(repeats, dtype=torch.float64)  # adaptive ones, relative to the first
     noises, views, taken = mechanism.noises(run_key), list[Tensor](), list[float]()
     for round in range(plan.rounds):
@@ -111,7 +111,7 @@ def _statistics(
                 for name, value in params.items()
             }
         if scale:
-            sent = mechanism.sent(direction, there, scale, repeats)
+            sent = uploads(mechanism, direction, there, scale, repeats)
         present = mechanism.cohort(round, mechanism.rng(run_key, "sample", round), repeats)
         if mechanism.leaves and not there:
             present[:, mechanism.canary] = False

@@ -161,16 +161,6 @@ class Mechanism:
         seed = int(release_rng(key, "model").integers(2**63))
         return self.network.init(torch.Generator().manual_seed(seed))
 
-    def canaries(self, params: Tree) -> dict[str, Tree]:
-        """Return ``directions``."""
-        return directions(self, params)
-
-    def sent(
-        self, direction: Tree, there: bool, scale: Mapping[str, Tensor], repeats: int
-    ) -> Uploads:
-        """Return ``uploads``."""
-        return uploads(self, direction, there, scale, repeats)
-
     def with_known_noise(self, scale: Tree) -> Tensor | None:
         """Return the mask of the coordinates of a view whose noise has the law of the plan, bool
         ``[d]``; None with departures, whose noise has no known law.

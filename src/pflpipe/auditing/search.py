@@ -16,58 +16,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pflpipe.auditing.arrays import Attacked, ReleaseError, seeds
-from pflpipe.auditing.evidence import WIDEST
+from pflpipe.auditing.evidence import WHOLE, WIDEST, Noise
 from pflpipe.auditing.worlds import Recipe, changed, drawn, starts
 
-WHOLE = 160
-"""Numbers of a view up to which the whole covariance of its noise is estimated."""
-SILENT = 1e-9
-"""Largest variance along a direction, relative to that of single coordinates, that counts as no
-noise; float32 rounding gives about 1e-14."""
 PILOT = 64
 """Draws that measure the noise of single numbers of a long view."""
 COUPLED, AGAIN = 2, 8
 """Draws of a pair when it is met, and when it is among the worst."""
 ELITE = 8
-
-
-class Noise:
-    """The noise of views ``[n, k]``, as a ruler of movements."""
-
-    def __init__(self, views: np.ndarray) -> None:
-        centred = views - views.mean(axis=0)
-        self.sizes = centred.std(axis=0)
-        self.absolute = np.abs(centred).mean(axis=0)
-        self.noisy = self.sizes > 0
-        self.axes: np.ndarray | None = None
-        number = int(self.noisy.sum())
-        if 0 < number <= WHOLE and len(views) > 2 * number:
-            # The correlation matrix: divided by the sizes first, so that ``SILENT`` is relative
-            # also for coordinates with different scales.
-            steps = centred[:, self.noisy] / self.sizes[self.noisy]
-            values, self.axes = np.linalg.eigh(steps.T @ steps / len(steps))
-            self.tied = values < SILENT
-            # The inverse of an estimated covariance is too large by n / (n - p).
-            known = 1 - number / len(views)
-            self.weights = np.where(self.tied, 0, known / np.where(self.tied, 1, values))
-
-    def length(self, movement: np.ndarray) -> float:
-        """Return the length of ``[k]`` in standard deviations; infinite if a part has no noise."""
-        if (movement[~self.noisy] != 0).any():
-            return math.inf
-        steps = movement[self.noisy] / self.sizes[self.noisy]
-        if self.axes is None:
-            return float(np.linalg.norm(steps))
-        components = steps @ self.axes
-        if (np.abs(components[self.tied]) > 1e-4 * np.linalg.norm(steps)).any():
-            return math.inf
-        return math.sqrt(float(components**2 @ self.weights))
-
-    def length_in_sum(self, movement: np.ndarray) -> float:
-        """Return the L1 length of ``[k]`` in mean absolute values, of Laplace noise its scale."""
-        if (movement[~self.noisy] != 0).any():
-            return math.inf
-        return float((np.abs(movement[self.noisy]) / self.absolute[self.noisy]).sum())
 
 
 @dataclass(frozen=True)

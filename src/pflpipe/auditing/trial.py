@@ -23,15 +23,17 @@ from scipy import stats
 from pflpipe.auditing.arrays import Attacked, Lens, seeds
 from pflpipe.auditing.evidence import (
     POWER,
+    WHOLE,
     WIDEST,
     Evidence,
+    Noise,
     Sensitivity,
     curve,
     excess_of,
     judge,
     size_of_noise,
 )
-from pflpipe.auditing.search import PILOT, WHOLE, Noise
+from pflpipe.auditing.search import PILOT
 from pflpipe.auditing.worlds import Recipe
 from pflpipe.privacy.plan import Plan
 
@@ -75,18 +77,9 @@ class Trial:
     plan: Plan
 
     @property
-    def short(self) -> bool:
-        """Whether the noise is smaller than claimed."""
-        one = self.measured
-        quiet = (
-            one.noise is not None and one.noise_least is not None and one.noise < one.noise_least
-        )
-        return one.length > one.length_most or quiet
-
-    @property
     def refutes(self) -> bool:
         """Whether the claim is false."""
-        return self.short or self.evidence.flagged
+        return self.measured.short or self.evidence.flagged
 
 
 def trial(

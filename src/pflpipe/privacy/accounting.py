@@ -74,15 +74,12 @@ def make_plan(
         raise PrivacyError("privacy.departures", got=declared, expected="those of the run", do=do)
     law = mechanisms.of(privacy.mechanism)
     private = privacy.mechanism != "none"
-    if private and (privacy.epsilon is None) == (privacy.noise_multiplier is None):
-        got = {"epsilon": privacy.epsilon, "noise_multiplier": privacy.noise_multiplier}
-        raise PrivacyError(
-            "privacy: epsilon, noise_multiplier", got=got, expected="exactly one of the two"
-        )
-    if not private and privacy.epsilon is not None:
-        raise PrivacyError(
-            "privacy: epsilon of mechanism none", got=privacy.epsilon, expected="nothing"
-        )
+    unless = PrivacyError.unless
+    got = {"epsilon": privacy.epsilon, "noise_multiplier": privacy.noise_multiplier}
+    one = not private or list(got.values()).count(None) == 1
+    unless(one, "privacy: epsilon, noise_multiplier", got, "exactly one of the two")
+    what = "privacy: epsilon of mechanism none"
+    unless(private or privacy.epsilon is None, what, privacy.epsilon, "nothing")
     plan = Plan(
         mechanism=privacy.mechanism,
         norm=law.norm,
@@ -152,13 +149,11 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
         or not 0 < epsilon < math.inf
     ):
         raise PrivacyError("privacy: epsilon", got=epsilon, expected="a finite number above 0")
-    if accountant not in ("exact", "rdp"):
-        raise PrivacyError("privacy: accountant", got=accountant, expected="exact or rdp")
-    if plan.mechanism == "none":
-        raise PrivacyError("privacy: epsilon of mechanism none", got=epsilon, expected="nothing")
-    if accountant == "rdp" and not plan.law.stable:
-        what = f"privacy: accountant of mechanism {plan.mechanism}"
-        raise PrivacyError(what, got=accountant, expected="exact")
+    unless = PrivacyError.unless
+    unless(accountant in ("exact", "rdp"), "privacy: accountant", accountant, "exact or rdp")
+    unless(plan.mechanism != "none", "privacy: epsilon of mechanism none", epsilon, "nothing")
+    what = f"privacy: accountant of mechanism {plan.mechanism}"
+    unless(accountant == "exact" or plan.law.stable, what, accountant, "exact")
 
     def curve(multiplier: float, interval: float = FINEST_INTERVAL) -> float:
         tried = dataclasses.replace(plan, noise_multiplier=multiplier)
@@ -385,9 +380,8 @@ def _calibrate_per_sample(
     nor for an example. The ledger has the epsilon that holds for a client.
     """
     if not plan.law.stable:
-        raise PrivacyError(
-            "departure sample_level_calibration: mechanism", got=plan.mechanism, expected="gaussian"
-        )
+        what = "departure sample_level_calibration: mechanism"
+        raise PrivacyError(what, got=plan.mechanism, expected="gaussian")
     total = int(checked_sizes(plan, sizes, "sample_level_calibration").sum())
     if not local_epochs or not batch_size or batch_size < 1:
         raise PrivacyError(
@@ -407,17 +401,12 @@ def _calibrate_per_sample(
 def checked_sizes(plan: Plan, sizes: np.ndarray | None, departure: str) -> np.ndarray:
     """Return the numbers of examples ``[M]`` that a departure reads; raise PrivacyError if they do
     not fit the plan."""
+    what, expected = f"departure {departure}", "the numbers of training examples of the clients"
     if sizes is None:
-        raise PrivacyError(
-            f"departure {departure}",
-            got="no sizes",
-            expected="the numbers of training examples of the clients",
-        )
-    if sizes.shape != (plan.clients,) or sizes.min() < 0 or sizes.max() <= 0:
-        got = f"sizes of shape {list(sizes.shape)}"
-        raise PrivacyError(
-            f"departure {departure}", got=got, expected=f"{plan.clients} counts, not all zero"
-        )
+        raise PrivacyError(what, got="no sizes", expected=expected)
+    fits = sizes.shape == (plan.clients,) and sizes.min() >= 0 and sizes.max() > 0
+    got, expected = f"sizes of shape {list(sizes.shape)}", f"{plan.clients} counts, not all zero"
+    PrivacyError.unless(fits, what, got, expected)
     return sizes
 
 

@@ -60,21 +60,13 @@ def check_extras(
             else:
                 shapes = {entry: (*present.shape, *parts.get(entry, ()))}
             wanted |= {name: (departure, shape) for name, shape in shapes.items()}
+    what = "release: private extra that no departure reads"
     for name in extras:
-        if name not in wanted:
-            raise PrivacyError(
-                "release: private extra that no departure reads",
-                got=name,
-                expected="a departure named in the cell",
-            )
+        PrivacyError.unless(name in wanted, what, name, "a departure named in the cell")
     for name, (departure, shape) in wanted.items():
-        extra = extras.get(name)
-        if extra is None or tuple(extra.shape) != shape:
-            got, expected = (
-                "nothing" if extra is None else list(extra.shape),
-                f"shape {list(shape)}",
-            )
-            raise PrivacyError(f"departure {departure}: extra {name!r}", got=got, expected=expected)
+        got = list(extras[name].shape) if name in extras else "nothing"
+        what, expected = f"departure {departure}: extra {name!r}", f"shape {list(shape)}"
+        PrivacyError.unless(got == list(shape), what, got, expected)
     size = extras.get("size")
     if size is not None and not bool((torch.isfinite(size) & (size >= 0) | ~present).all()):
         raise PrivacyError(

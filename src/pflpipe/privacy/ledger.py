@@ -10,9 +10,11 @@ examples under ``data_size_weights``, and the schedule under ``public_sampling``
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +49,23 @@ _RULES = {
 }
 """Kind of a part from outside -> what it has to keep for the epsilons to hold."""
 
+
+_SAID = {
+    "data_size_weights": "clients' numbers of examples are taken as public; if they are not, the "
+    "effective multiplier is up to halved",
+    "no_composition": "no_composition: the paper's epsilon is that of one round; {rounds} rounds "
+    "are counted here",
+    "learning_rate_in_noise": "learning_rate_in_noise: the noise is twice the learning rate times "
+    "what the paper's epsilon needs; the actual noise is counted",
+    "noise_over_all_clients": "noise_over_all_clients: each message carries C sigma / sqrt(M) of "
+    "noise, so a cohort has {times:.3g} times what the paper's epsilon needs; the actual noise is "
+    "counted",
+    "noise_not_divided": "noise_not_divided: every message carries the whole noise, so the sum has "
+    "more than the plan says",
+    "sample_level_calibration": "sample_level_calibration: the noise was calibrated for single "
+    "examples; whole clients are counted here",
+}
+"""Departure -> what a reader of its numbers has to know."""
 
 DEALT = "dealt client"
 """The unit where rows of declared users were dealt to clients."""
@@ -263,27 +282,32 @@ def ledger(
     )
     if not private:
         return entry
-    if plan.adaptive is not None:
-        entry = dataclasses.replace(
-            entry,
-            clip_quantile=plan.adaptive.quantile,
-            clip_bit_noise=plan.adaptive.bit_noise,
-            noise_multiplier_update=adaptive.multiplier_of_updates(plan),
-        )
     effective, at = effective_plan(plan, names, sizes, parameters), delta_of(plan)
-    entry = dataclasses.replace(
-        entry,
-        releases_per_round=_releases(plan, names),
-        epsilon_central=epsilon(effective, at),
-        epsilon_central_1e5=epsilon(effective, 1e-5),
-        epsilon_replace_one=epsilon_replace_one(effective, at),
-        epsilon_replace_one_1e5=epsilon_replace_one(effective, 1e-5),
-        noise_multiplier_effective=effective.noise_multiplier,
-        warnings=tuple(_warnings(plan, names, effective, parameters, code)),
-    )
-    if not plan.law.stable:
-        return entry
-    return _gaussian(entry, plan, names, effective, sizes, parameters)
+    found: dict[str, Any] = {
+        "releases_per_round": _releases(plan, names),
+        "noise_multiplier_effective": effective.noise_multiplier,
+        "warnings": tuple(_warnings(plan, names, effective, parameters, code)),
+    }
+    if plan.adaptive is not None:
+        found["clip_quantile"] = plan.adaptive.quantile
+        found["clip_bit_noise"] = plan.adaptive.bit_noise
+        found["noise_multiplier_update"] = adaptive.multiplier_of_updates(plan)
+    counts: dict[str, Callable[[float], float]] = {
+        "central": functools.partial(epsilon, effective),
+        "replace_one": functools.partial(epsilon_replace_one, effective),
+    }
+    if plan.law.stable:
+        counts["rdp"] = functools.partial(epsilon_rdp, effective)
+    if plan.law.stable and not plan.fixed:
+        message, share = _message(plan, names, effective, parameters), message_share(plan, names)
+        found |= _multipliers(plan, names, message, share, sizes, parameters)
+        # Two messages of norm C are up to 2 C apart, which counts as half the multiplier.
+        other = dataclasses.replace(message, noise_multiplier=message.multiplier / 2)
+        for name, one in (("local", message), ("local_replace_one", other)):
+            counts[name] = functools.partial(epsilon_local, one, participants=share**-2)
+    for name, count in counts.items():
+        found |= {f"epsilon_{name}": count(at), f"epsilon_{name}_1e5": count(1e-5)}
+    return dataclasses.replace(entry, **found)
 
 
 def of_dealt(entry: Ledger, effective: Plan, most: int | None, person: str = "user") -> Ledger:
@@ -319,45 +343,35 @@ def of_dealt(entry: Ledger, effective: Plan, most: int | None, person: str = "us
     )
 
 
-def _gaussian(
-    entry: Ledger,
+def _message(
+    plan: Plan, names: frozenset[str], effective: Plan, parameters: Collection[str]
+) -> Plan:
+    """Return the plan of single messages, but for their share of the noise: the rounds and the
+    clipping of the executed plan."""
+    # Where the sum has no guarantee, a single message has none either.
+    bounded = names - WITHOUT_BOUND.keys() - OF_MESSAGES
+    alone = effective_plan(plan, bounded, parameters=parameters)
+    return alone if effective.noise_multiplier else effective
+
+
+def _multipliers(
     plan: Plan,
     names: frozenset[str],
-    effective: Plan,
+    message: Plan,
+    share: float,
     sizes: np.ndarray | None,
     parameters: Collection[str],
-) -> Ledger:
-    """Return the ledger with the numbers that exist only for Gaussian noise: single messages, parts
-    of the multiplier, Renyi accounting."""
-    share, bounded = message_share(plan, names), names - WITHOUT_BOUND.keys()
-    # A single message has the rounds and the clipping of the executed plan, and one share of the
-    # noise.
-    alone = effective_plan(plan, bounded - OF_MESSAGES, parameters=parameters)
-    # Where the sum has no guarantee, a single message has none either.
-    message = alone if effective.noise_multiplier else effective
-    weighted = group = None
+) -> dict[str, float | None]:
+    """Return the multipliers of single messages and of parts of the sum."""
+    bounded = names - WITHOUT_BOUND.keys()
+    found: dict[str, float | None] = {"noise_multiplier_message": message.multiplier * share}
     if "data_size_weights" in names:
-        weighted = effective_plan(plan, bounded, sizes, parameters).noise_multiplier
+        weighted = effective_plan(plan, bounded, sizes, parameters)
+        found["noise_multiplier_weighted"] = weighted.noise_multiplier
     if "noise_on_support" in names:
-        group = alone.multiplier * share
-    at = delta_of(plan)
-    entry = dataclasses.replace(
-        entry, epsilon_rdp=epsilon_rdp(effective, at), epsilon_rdp_1e5=epsilon_rdp(effective, 1e-5)
-    )
-    if plan.fixed:
-        return entry
-    # Two messages of norm C are up to 2 C apart, which counts as half the multiplier.
-    replaced = dataclasses.replace(message, noise_multiplier=message.multiplier / 2)
-    return dataclasses.replace(
-        entry,
-        epsilon_local=epsilon_local(message, at, share**-2),
-        epsilon_local_1e5=epsilon_local(message, 1e-5, share**-2),
-        epsilon_local_replace_one=epsilon_local(replaced, at, share**-2),
-        epsilon_local_replace_one_1e5=epsilon_local(replaced, 1e-5, share**-2),
-        noise_multiplier_message=message.multiplier * share,
-        noise_multiplier_weighted=weighted,
-        noise_multiplier_group=group,
-    )
+        alone = effective_plan(plan, bounded - OF_MESSAGES, parameters=parameters)
+        found["noise_multiplier_group"] = alone.multiplier * share
+    return found
 
 
 def _sampling(plan: Plan, names: frozenset[str]) -> str:
@@ -478,34 +492,6 @@ def _warnings(
             "public_sampling: anyone can compute the cohorts, so sampling hides nothing; the "
             f"client drawn most often, in {rounds} of {plan.rounds} rounds, is counted"
         )
-    if "data_size_weights" in names:
-        yield (
-            "clients' numbers of examples are taken as public; if they are not, the effective "
-            "multiplier is up to halved"
-        )
-    if "no_composition" in names:
-        yield (
-            f"no_composition: the paper's epsilon is that of one round; {effective.rounds} rounds "
-            "are counted here"
-        )
-    if "learning_rate_in_noise" in names:
-        yield (
-            "learning_rate_in_noise: the noise is twice the learning rate times what the paper's "
-            "epsilon needs; the actual noise is counted"
-        )
-    if "noise_over_all_clients" in names:
-        yield (
-            "noise_over_all_clients: each message carries C sigma / sqrt(M) of noise, so a cohort "
-            f"has {math.sqrt(plan.sample_rate):.3g} times what the paper's epsilon needs; the "
-            "actual noise is counted"
-        )
-    if "noise_not_divided" in names:
-        yield (
-            "noise_not_divided: every message carries the whole noise, so the sum has more than "
-            "the plan says"
-        )
-    if "sample_level_calibration" in names:
-        yield (
-            "sample_level_calibration: the noise was calibrated for single examples; whole clients "
-            "are counted here"
-        )
+    for name, sentence in _SAID.items():
+        if name in names:
+            yield sentence.format(rounds=effective.rounds, times=math.sqrt(plan.sample_rate))

@@ -306,46 +306,26 @@ def _check(
             expected = f"the noise of a round that is correlated by a band of {plan.band}"
         raise PrivacyError("release: generator", got=type(generator).__name__, expected=expected)
     plan.check_fixed(departures)
-    if present.dtype != torch.bool or present.ndim < 1 or present.shape[-1] > plan.clients:
-        raise PrivacyError(
-            "release: present",
-            got=f"{present.dtype} {list(present.shape)}",
-            expected=f"bool [..., M] with M at most the plan's {plan.clients}",
-        )
-    if not uploads.update:
-        raise PrivacyError("release: update", got="no tensors", expected="at least one tensor")
+    unless, shape = PrivacyError.unless, list(present.shape)
+    fits = present.dtype == torch.bool and present.ndim > 0 and shape[-1] <= plan.clients
+    expected = f"bool [..., M] with M at most the plan's {plan.clients}"
+    unless(fits, "release: present", f"{present.dtype} {shape}", expected)
+    unless(bool(uploads.update), "release: update", "no tensors", "at least one tensor")
     for name, tensor in uploads.update.items():
-        if tensor.dtype not in (torch.float32, torch.float64):
-            raise PrivacyError(
-                f"release: update {name!r}: dtype",
-                got=str(tensor.dtype),
-                expected="float32 or float64",
-            )
-        if tensor.shape[: present.ndim] != present.shape:
-            expected = f"the leading axes of present, {list(present.shape)}"
-            raise PrivacyError(
-                f"release: update {name!r}: shape", got=list(tensor.shape), expected=expected
-            )
+        what, kind = f"release: update {name!r}", tensor.dtype
+        known = kind in (torch.float32, torch.float64)
+        unless(known, f"{what}: dtype", str(kind), "float32 or float64")
+        expected = f"the leading axes of present, {shape}"
+        fits = tensor.shape[: present.ndim] == present.shape
+        unless(fits, f"{what}: shape", list(tensor.shape), expected)
     for name, tensor in scale.items():
-        if name not in uploads.update:
-            raise PrivacyError(
-                "release: scale",
-                got=name,
-                expected="names of the update",
-                do=nearest(name, uploads.update),
-            )
-        if not bool((torch.isfinite(tensor) & (tensor >= 0)).all()):
-            raise PrivacyError(
-                f"release: scale {name!r}",
-                got="a negative or non-finite entry",
-                expected="entries >= 0",
-            )
-    if scale and not plan.law.scaled:
-        what = f"release: mechanism {plan.mechanism} under a public scale"
-        raise PrivacyError(what, got=sorted(scale)[0], expected="no scale", do="take gaussian")
+        do = "" if name in uploads.update else nearest(name, uploads.update)
+        unless(name in uploads.update, "release: scale", name, "names of the update", do)
+        what, got = f"release: scale {name!r}", "a negative or non-finite entry"
+        unless(bool((torch.isfinite(tensor) & (tensor >= 0)).all()), what, got, "entries >= 0")
+    what = f"release: mechanism {plan.mechanism} under a public scale"
+    unless(not scale or plan.law.scaled, what, sorted(scale), "no scale", "take gaussian")
     unscaled = departures & (OF_MESSAGES | WITHOUT_JOINT_CLIP) - {"noise_per_participant"}
-    if scale and unscaled:
-        raise PrivacyError(
-            f"departure {min(unscaled)}: scale", got="a public scale", expected="none"
-        )
+    what = f"departure {min(unscaled, default='')}: scale"
+    unless(not (scale and unscaled), what, "a public scale", "none")
     check_extras(uploads.update, uploads.extras, present, plan, departures)

@@ -96,29 +96,21 @@ class Plan:
         if self.buffers and self.band != self.rounds:
             expected = f"that of all rounds, {self.rounds}"
             raise PrivacyError("privacy plan: band of buffers", got=self.band, expected=expected)
-        if self.norm != self.law.norm:
-            what = f"privacy plan: norm of {self.mechanism}"
-            raise PrivacyError(what, got=self.norm, expected=str(self.law.norm))
-        if self.adaptive is not None and self.mechanism != "gaussian":
-            raise PrivacyError(
-                f"privacy plan: adaptive clipping of {self.mechanism}",
-                got=f"quantile {self.adaptive.quantile:g}",
-                expected="a fixed clip_norm, or mechanism gaussian",
-            )
-        if self.sample_rate < 1 and not self.law.sampled:
-            what = f"privacy plan.sample_rate of {self.mechanism}"
-            do = "no curve of it is known under sampling"
-            raise PrivacyError(what, got=self.sample_rate, expected="1", do=do)
-        if self.delta == 0 and not self.law.pure:
-            what = f"privacy plan.delta of {self.mechanism}"
-            raise PrivacyError(what, got=0, expected="a number > 0")
+        unless, law, name = PrivacyError.unless, self.law, self.mechanism
+        what = f"privacy plan: norm of {name}"
+        unless(self.norm == law.norm, what, self.norm, str(law.norm))
+        if self.adaptive is not None:
+            what, got = f"privacy plan: adaptive clipping of {name}", self.adaptive.quantile
+            expected = "a fixed clip_norm, or mechanism gaussian"
+            unless(name == "gaussian", what, f"quantile {got:g}", expected)
+        what, do = f"privacy plan.sample_rate of {name}", "no curve of it is known under sampling"
+        unless(self.sample_rate == 1 or law.sampled, what, self.sample_rate, "1", do)
+        unless(self.delta != 0 or law.pure, f"privacy plan.delta of {name}", 0, "a number > 0")
         if self.clip_norm and self.noise_multiplier:
             # What is added to the model; C and sigma alone may be in range and their product not.
             noise = self.clip_norm * self.noise_multiplier / self.expected_cohort
-            if not LEAST <= noise <= LARGEST:
-                expected = f"a number from {LEAST:g} to {LARGEST:g}"
-                what = "privacy plan: noise on a released sum"
-                raise PrivacyError(what, got=noise, expected=expected)
+            what, expected = "noise on a released sum", f"a number from {LEAST:g} to {LARGEST:g}"
+            unless(LEAST <= noise <= LARGEST, f"privacy plan: {what}", noise, expected)
 
     @property
     def law(self) -> Mechanism:
@@ -177,16 +169,11 @@ def check_fixed(
         ("privacy.clip_quantile", quantile, None),
         ("departures", ", ".join(sorted(departures)), ""),
     ):
-        if got not in (expected, "none"):
-            raise PrivacyError(
-                f"{what} with training.groups {groups} and {noise}",
-                got=got,
-                expected=str(expected or "none"),
-                do="no proof covers them together: change it, or remove groups, band and buffers",
-            )
-    if clients and groups > clients:
-        expected = f"at most M = {clients}, the number of clients"
-        raise PrivacyError("training.groups", got=groups, expected=expected)
+        do = "no proof covers them together: change it, or remove groups, band and buffers"
+        together = f"{what} with training.groups {groups} and {noise}"
+        PrivacyError.unless(got in (expected, "none"), together, got, str(expected or "none"), do)
+    most = f"at most M = {clients}, the number of clients"
+    PrivacyError.unless(not clients or groups <= clients, "training.groups", groups, most)
 
 
 def message_share(plan: Plan, departures: Collection[str]) -> float:
@@ -204,14 +191,10 @@ def message_share(plan: Plan, departures: Collection[str]) -> float:
 def check_delta(delta: float | None, clients: int) -> None:
     """Raise PrivacyError if delta is 1/M or more, for M clients: publishing the data of one client,
     drawn at random, is (0, 1/M)-differentially private. M = 0 is unknown and refuses nothing."""
-    if delta is not None and clients and delta >= 1 / clients:
-        raise PrivacyError(
-            "privacy.delta",
-            got=delta,
-            expected=f"below 1/M = {1 / clients:g}; from there on one client may be published in "
-            "clear",
-            do="choose a smaller one, or say that you mean it: allow_large_delta: true",
-        )
+    if delta is not None and clients:
+        below = f"below 1/M = {1 / clients:g}; from there on one client may be published in clear"
+        do = "choose a smaller one, or say that you mean it: allow_large_delta: true"
+        PrivacyError.unless(delta < 1 / clients, "privacy.delta", delta, below, do)
 
 
 def read(path: str | PathLike[str]) -> Plan:

@@ -85,8 +85,9 @@ class Mechanism:
         raise NotImplementedError
 
     def log_ratio(self, seen: Any, unit: Any, multiplier: float) -> Any:
-        """Return log p(seen | moved by ``unit``) / p(seen) of each number, of NumPy or torch."""
-        raise NotImplementedError
+        """Return log p(seen | moved by ``unit``) / p(seen) of each number, of NumPy or torch: that
+        of normal noise, as which rounding counts where there is no other."""
+        return (seen - unit / 2) * unit / multiplier**2
 
     def energy(self, units: np.ndarray) -> tuple[float, float, Any, float]:
         """Return the energy of noise ``[n, p]`` of mean 0 in units of the claimed one, its number

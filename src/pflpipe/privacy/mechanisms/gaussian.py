@@ -38,10 +38,6 @@ class Gaussian(Mechanism):
 
         return stats.norm(scale=scale)
 
-    def log_ratio(self, seen: Any, unit: Any, multiplier: float) -> Any:
-        """Return (x - u / 2) u / sigma^2."""
-        return (seen - unit / 2) * unit / multiplier**2
-
     def energy(self, units: np.ndarray) -> tuple[float, float, Any, float]:
         """Return the sum of squares: of n draws of p numbers around their means it is a chi-square
         number of (n - 1) p degrees of freedom."""
