@@ -68,7 +68,7 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     departures = frozenset(settings.get("departures", ()))
     mechanism, rate = privacy.get("mechanism", "none"), training.get("sample_rate", 1.0)
     laplace, public = mechanism == "laplace", "public_sampling" in departures
-    alone = mechanism != "gaussian"  # its noise is neither shared nor correlated
+    alone = mechanism not in ("gaussian", "none")  # its noise is neither shared nor correlated
     claim = "unreviewed" if unreviewed(row["code"]) else "certified"
     groups, number, buffers = training.get("groups", 1), privacy.get("buffers", 0), None
     band = training["rounds"] if number else privacy.get("band", 1)
