@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pages import blocks, readme
+from pages import blocks, panel, readme
 from pflpipe import cells
 from pflpipe.data import datasets, partition
 from pflpipe.facts.departures import DEPARTURES
@@ -216,6 +216,12 @@ def test_the_documents_are_short():
     assert {name: number for name, number in results.items() if number > 1_500} == {}
     files = [path for path in (DOCS / "results").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 8_000_000
+
+
+def test_the_page_of_results_names_the_rules_that_its_words_follow():
+    text = " ".join((DOCS / "results.md").read_text().split())
+    assert f"ends below {panel.MARGIN:g} percentage point." in text
+    assert f"With fewer than {statistics.MIN_SEEDS} seeds nothing is said." in text
 
 
 def readme_lines(block: str) -> list[tuple[str, str]]:

@@ -11,7 +11,7 @@ import pytest
 
 import fake_results
 import malformed
-from pages import publish, reproduction
+from pages import blocks, publish, reproduction
 from pflpipe.errors import DataError
 from pflpipe.report import tidy
 from pflpipe.study.load import load_study
@@ -50,7 +50,7 @@ def made(tmp_path: Path) -> tuple[Study, Path]:
 
 
 def export(study: Study, results: Path, words: str) -> Path:
-    part = tidy.finished(study, results)
+    part = tidy.tested(study, results)
     frame = tidy.tidy(part, results)
     told = dict.fromkeys(frame["cell"], words)
     return reproduction.export(study, frame, told, results.parent / "docs")
@@ -78,10 +78,10 @@ def without(results: Path, method: str) -> None:
 
 def test_methods_with_a_run_that_is_not_trained_and_tested_are_not_finished(made):
     study, results = made
-    assert tidy.finished(study, results).rows == study.rows
+    assert tidy.tested(study, results).rows == study.rows
     without(results, "feddpa")
     shutil.rmtree(next((results / "runs").glob("*local_only*")))
-    left = tidy.finished(study, results)
+    left = tidy.tested(study, results)
     assert [(row.cell.method, row.variant) for row in left.rows] == [
         *(("dp_fedavg", ""), ("dp_fedavg", "clip norm 2"))
     ]
@@ -90,7 +90,7 @@ def test_methods_with_a_run_that_is_not_trained_and_tested_are_not_finished(made
     lines = scores.read_text().splitlines(keepends=True)
     scores.write_text("".join(line for line in lines if not line.startswith(other)))
     with pytest.raises(DataError, match="study good: no method is trained and tested; snakemake"):
-        tidy.finished(study, results)
+        tidy.tested(study, results)
 
 
 def test_a_study_comes_in_parts_and_keeps_what_an_earlier_machine_measured(made, tmp_path):
@@ -249,7 +249,7 @@ def test_the_table_of_rounds_and_the_number_of_runs_are_what_the_file_of_rounds_
     folder = malformed.ROOT / "docs/reproduction"
     page, names, titles = ROUNDS[study]
     spec = load_study(study, malformed.ROOT / "studies")
-    _, text = reproduction.note(malformed.ROOT / "docs/reproduction.md", page)
+    text = blocks.written(malformed.ROOT / "docs/reproduction.md", f"note: {page}")
     frame = pd.read_csv(folder / f"rounds/{study}.csv", keep_default_na=False)
     rows = [rows for _, rows in frame.groupby(names, sort=False)]
     runs = len(frame[[*names, "seed"]].drop_duplicates())

@@ -51,3 +51,8 @@ def written(page: Path, name: str) -> str:
     """Return what somebody wrote into a block of a page; empty where there is none."""
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     return split(text, name, str(page))[1].strip() if f"<!-- {name} -->\n" in text else ""
+
+
+def kept(page: Path, name: str) -> str:
+    """Return a block of a page as it is; an empty one where there is none."""
+    return block(name, written(page, name))

@@ -273,7 +273,7 @@ def write(found: Sequence[Panel], folder: Path) -> str:
             f"# {about.title}",
             f"Written by `make results`, but for the note. [How to read it](../results.md). "
             f"{setting}All methods and columns: [{TABLE}]({where}).",
-            blocks.block(blocks.NOTE, blocks.written(folder.with_suffix(".md"), blocks.NOTE)),
+            blocks.kept(folder.with_suffix(".md"), blocks.NOTE),
             *shown,
             *parts,
             *filter(None, [wording.escaped(about.description)]),

@@ -35,18 +35,7 @@ from pflpipe.study.study_spec import Study
 FOLDER = "reproduction"
 FAR = 3.0
 """Percent points to the printed number from which on a difference wants an explanation."""
-HEAD = """\
-# What papers print, and what comes out here
-
-Written by `make results` from `docs/reproduction/`, but for the notes. Every table has the
-paper's rows and columns, the paper's number in brackets below ours where it prints one, and the ε
-that holds for a whole client below both. A row under a paper's name runs the paper's mechanism and
-its accounting. Where that mechanism does not provide what the paper claims, the row is *nominal*:
-its ε is the number that the paper would print, and the honest ε is what the mechanism provides. The
-certified version is a row of its own. Each study's description says what the paper leaves open and
-what was chosen; variations of it are rows with their difference in brackets. Rows that the paper
-does not have come last. Only what was run is shown.
-"""
+TITLE = "# What papers print, and what comes out here"
 
 
 def export(study: Study, frame: pd.DataFrame, measured: Mapping[str, str], docs: Path) -> Path:
@@ -81,8 +70,9 @@ def write(docs: Path, studies: Path) -> Path | None:
     if not sources:
         return None
     page = docs / "reproduction.md"
-    parts = [note(page, "verdicts")[1], *(_part(source, studies, page) for source in sources)]
-    write_text(page, "\n".join([HEAD, "\n\n".join(parts), ""]))
+    above = (blocks.kept(page, name) for name in (blocks.NOTE, "note: verdicts"))
+    parts = [TITLE, *above, *(_part(source, studies, page) for source in sources)]
+    write_text(page, "\n\n".join(parts) + "\n")
     return page
 
 
@@ -116,7 +106,7 @@ def _part(source: Path, studies: Path, page: Path) -> str:
     differences = list(far(frame))
     table = paper_table.table(shown, study.layout, frame)
     notes = tuple(one for one in table.notes if one.startswith("ε: "))
-    said, kept = note(page, study.name)
+    name = f"{blocks.NOTE}: {study.name}"
     missing = len(study.rows) - len(shown.rows)
     lines = [
         f"## {study.title}",
@@ -124,19 +114,12 @@ def _part(source: Path, studies: Path, page: Path) -> str:
         markdown(dataclasses.replace(table, notes=notes)).strip(),
         f"Farther than {FAR:g} points from the print:" if differences else "",
         "\n".join(f"- {wording.escaped(text)}" for text in differences),
-        "" if said or not differences else "Not explained.",
-        kept,
+        "" if blocks.written(page, name) or not differences else "Not explained.",
+        blocks.kept(page, name),
         wording.escaped(study.description.strip()),
         "\n\n".join(dict.fromkeys(told[str(cell)] for cell in frame["cell"])),
     ]
     return "\n\n".join(filter(None, lines))
-
-
-def note(page: Path, name: str) -> tuple[str, str]:
-    """Return what somebody wrote into a block of the page, and the block."""
-    title = f"{blocks.NOTE}: {name}"
-    said = blocks.written(page, title)
-    return said, blocks.block(title, said)
 
 
 def _read(source: Path) -> tuple[pd.DataFrame, dict[str, str]]:
