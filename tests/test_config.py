@@ -207,15 +207,6 @@ def test_a_study_expands_to_these_runs(load, case):
     assert [[values.get(path) for path in paths] for values in found] == runs
 
 
-@pytest.mark.parametrize(
-    ("case", "words"),
-    [(3, "expected a mapping"), ({"seeds": [1]}, "seeds"), ({"training": {"round": 1}}, "round")],
-)
-def test_a_case_that_is_no_mapping_of_blocks_is_refused(load, case, words):
-    with pytest.raises(ConfigError, match=words):
-        load(axes={"cases": [case]})
-
-
 def test_departures_come_from_the_method_and_its_profile(load):
     methods = [
         {"name": "feddpa"},
