@@ -103,30 +103,6 @@ def test_the_accuracies_of_a_round_are_those_that_a_run_measures():
 EVERY = {**malformed.STUDY["training"], "evaluate_every": 1}
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({}, "training.evaluate_every; got 0; expected 1"),
-        ({"training": {**EVERY, "evaluate_clients": 3}}, "personal_own of some clients only"),
-        ({"training": {**EVERY, "evaluate_personal": False}}, "personal_own of some clients only"),
-        (
-            {"training": EVERY, "layout": {"metric": "global_own"}},
-            "the layout's metric; got 'global_own'; expected personal_own, personal_common, global",
-        ),
-    ],
-)
-def test_a_study_without_these_accuracies_is_refused_in_one_line(tmp_path, changes, words):
-    malformed.write_good(tmp_path)
-    block = {"columns": ["dataset"], "rows": {"fedavg": "FedAvg"}}
-    given = {"methods": [{"name": "fedavg"}], "report": "best_round", **changes}
-    if "layout" in given:
-        given["layout"] = block | given["layout"]
-    malformed.write(tmp_path / "studies/good.yaml", malformed.STUDY | given)
-    with pytest.raises(ConfigError, match=words) as error:
-        load_study("good", tmp_path / "studies")
-    assert "\n" not in str(error.value)
-
-
 def test_the_released_model_alone_is_enough_for_its_accuracy(tmp_path):
     malformed.write_good(tmp_path)
     words = {

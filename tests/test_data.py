@@ -1009,46 +1009,10 @@ def test_a_function_is_not_run_to_be_described_and_its_data_are_once_they_are_ma
     assert list(Path().glob("__pycache__")) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def loads(): ...", "my_data.py has no 'load'; did you mean 'loads'"),
-        ("load = 3", "my_data.py:load; got 'int'; expected a function"),
-        ("def load(", "my_data.py:1: not valid Python: "),
-        ("import nowhere_at_all as load", "my_data.py:1: ModuleNotFoundError"),
-        ("def load(path): ...", r"my_data.py:load\(\) failed in my_data.py: TypeError: .* 'path'"),
-        ("def load():\n    return 1 / 0", r"load\(\) failed in my_data.py:2: ZeroDivisionError"),
-        ("def load(): return [1]", "client 0; got 'int'; expected a pair"),
-        ("def load(): return {}", "train_images is missing"),
-        (
-            returning("train_images=[[1]]"),
-            "returned: train_images; got 'list'; expected a NumPy array",
-        ),
-        (
-            returning("train_labels=np.ma.masked_equal([0, 1, 2, 0, 1, 2], 2)"),
-            r"returned: train_labels; got 'a masked array'; .* \.filled\(value\)",
-        ),
-        (
-            returning('train_users=np.array([*"ababa", None])'),
-            r"train_users; got 'an array of Python objects \(NoneType, str\), as pandas keeps",
-        ),
-        (
-            LOADER.replace('dict(np.load("own.npz"))', '{"X": 1, "y": 2}'),
-            r"returned: train_images is missing; got \['X', 'y'\]",
-        ),
-        (
-            returning("train_user=1"),
-            r"returned: unknown array 'train_user'; did you mean 'train_users'\?",
-        ),
-        (
-            returning("train_labels=3"),
-            r"my_data.py:load: train_labels; got 'shape \(\)'",
-        ),
-    ],
-)
-def test_what_a_function_cannot_give_is_told_in_one_line(loader, text, message):
-    with pytest.raises(DataError, match=message) as caught:
-        prepare("mine", loader(text + "\n"), Path(), Path("data/mine.npz"))
+@pytest.mark.parametrize("case", malformed.table("bad_programs"), ids=lambda case: case["text"])
+def test_what_a_function_cannot_give_is_told_in_one_line(loader, case):
+    with pytest.raises(DataError, match=case["words"]) as caught:
+        prepare("mine", loader(case["text"] + "\n"), Path(), Path("data/mine.npz"))
     assert "\n" not in str(caught.value)
     assert not Path("data").exists()
 
