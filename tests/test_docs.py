@@ -82,6 +82,8 @@ def test_the_documents_are_short():
     words = {path: len(path.read_text().split()) for path in DOCS.rglob("*.md")}
     assert sum(words.values()) <= 80_000
     assert [path for path in words if path.parent == DOCS / "results" and words[path] > 1500] == []
+    files = [path for path in (DOCS / "results").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 8_000_000
 
 
 def test_the_page_of_public_starts_shows_its_program_as_it_is():
@@ -206,16 +208,6 @@ def test_the_table_of_departures_explains_each_one_once():
         for name in re.findall(r"`(\w+)`", cell)
     ]
     assert sorted(named) == sorted(DEPARTURES)
-
-
-def test_the_documents_are_short():
-    """So that somebody can read and maintain them."""
-    words = {path: len(path.read_text().split()) for path in DOCS.rglob("*.md")}
-    assert sum(words.values()) <= 80_000
-    results = {path.name: number for path, number in words.items() if path.parent.name == "results"}
-    assert {name: number for name, number in results.items() if number > 1_500} == {}
-    files = [path for path in (DOCS / "results").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 8_000_000
 
 
 def test_the_page_of_results_names_the_rules_that_its_words_follow():
