@@ -26,6 +26,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy.plan import Plan
+from pflpipe.report import statistics
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Backend, Examples
 from pflpipe.simulation.simulation import Simulation
