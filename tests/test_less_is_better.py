@@ -17,7 +17,7 @@ import fake_results
 from pflpipe.errors import ConfigError
 from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.pipeline import mlflow_runs
-from pflpipe.report import audits, compare, ledger_page, report_page, tidy
+from pflpipe.report import audit_table, compare, ledger_page, report_page, tidy
 from pflpipe.report.figures import kinds, style
 from pflpipe.report.tables import write_study
 from pflpipe.study import ranking
@@ -53,7 +53,7 @@ def test_no_page_calls_an_error_an_accuracy_or_a_percentage(errors):
     results = folder / "results"
     fake_audits.write(results / "audits")
     write_study(study, results, results / "tables/tiny.csv")
-    audits.table(results).to_csv(results / "tables/audit.csv", index=False)
+    audit_table.table(results).to_csv(results / "tables/audit.csv", index=False)
     (results / "figures").mkdir()
     Image.new("RGB", (20, 10)).save(results / "figures/audit.png")
     report_page.write([study], results, ROOT, "", REPORTS / "report.html", results / "report.html")

@@ -25,21 +25,11 @@ from pflpipe.code.dependencies import CLAIMS, Dependency, claim_of
 from pflpipe.errors import ConfigError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
-from pflpipe.pipeline import project
+from pflpipe.pipeline import mlflow_runs, project, released
 from pflpipe.pipeline.project import Project, plan_request
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
-from pflpipe.report import (
-    cards,
-    ledger_page,
-    mlflow_runs,
-    paper_table,
-    released,
-    sentences,
-    summary,
-    tables,
-    tidy,
-)
+from pflpipe.report import cards, ledger_page, paper_table, sentences, summary, tables, tidy
 from pflpipe.report.attacks import membership
 from pflpipe.report.attacks.results import attacked
 from pflpipe.report.figures import kinds as figures
