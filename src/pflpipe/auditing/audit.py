@@ -238,8 +238,10 @@ def _checked(program: Program, claim: Claim) -> tuple[Attacked, list[str], list[
 
 
 def _alone(attacked: Attacked, level: float, rng: np.random.Generator) -> list[str]:
-    """Return a note if a single client is not covered where the others are missing. Under sampling
-    that is a part of the claim, and the search tries it."""
+    """Return a note if the noise does not cover a client that is alone in its cohort.
+
+    Under sampling the claim includes such cohorts, and the search tries them.
+    """
     claim = attacked.claim
     if claim.sample_rate < 1 or claim.clients == 1 or claim.trust == "local":
         return []

@@ -143,13 +143,10 @@ def calibrate(plan: Plan, epsilon: float, accountant: str = "exact") -> Plan:
         epsilon: the target, above 0.
         accountant: ``exact``, or ``rdp`` (Gaussian only) as in the papers.
     """
-    if (
-        isinstance(epsilon, bool)
-        or not isinstance(epsilon, int | float)
-        or not 0 < epsilon < math.inf
-    ):
-        raise PrivacyError("privacy: epsilon", got=epsilon, expected="a finite number above 0")
     unless = PrivacyError.unless
+    is_number = isinstance(epsilon, int | float) and not isinstance(epsilon, bool)
+    is_finite = is_number and 0 < epsilon < math.inf
+    unless(is_finite, "privacy: epsilon", epsilon, "a finite number above 0")
     unless(accountant in ("exact", "rdp"), "privacy: accountant", accountant, "exact or rdp")
     unless(plan.mechanism != "none", "privacy: epsilon of mechanism none", epsilon, "nothing")
     what = f"privacy: accountant of mechanism {plan.mechanism}"
@@ -343,21 +340,15 @@ def _least_multiplier(
     while excess(high) > 0:
         high += step
         if high > math.log(1e12):
-            raise PrivacyError(
-                "privacy: epsilon",
-                got=target,
-                expected="one that this accountant can reach",
-                do="try accountant exact",
-            )
+            expected, do = "one that this accountant can reach", "try accountant exact"
+            raise PrivacyError("privacy: epsilon", got=target, expected=expected, do=do)
     low = high - step
     while excess(low) <= 0:
         high, low = low, low - step
         if low < math.log(1e-2):
-            raise PrivacyError(
-                "privacy: delta",
-                got="reached with almost no noise",
-                expected="a delta far below 1/M for this epsilon",
-            )
+            expected = "a delta far below 1/M for this epsilon"
+            got = "reached with almost no noise"
+            raise PrivacyError("privacy: delta", got=got, expected=expected)
     root = float(brentq(excess, low, high, xtol=tolerance))
     # brentq may return the wrong side of the root, where the epsilon is above the target.
     while excess(root) > 0:
@@ -384,11 +375,9 @@ def _calibrate_per_sample(
         raise PrivacyError(what, got=plan.mechanism, expected="gaussian")
     total = int(checked_sizes(plan, sizes, "sample_level_calibration").sum())
     if not local_epochs or not batch_size or batch_size < 1:
-        raise PrivacyError(
-            "departure sample_level_calibration",
-            got={"local_epochs": local_epochs, "batch_size": batch_size},
-            expected="local epochs and a batch size of at least 1",
-        )
+        got = {"local_epochs": local_epochs, "batch_size": batch_size}
+        expected = "local epochs and a batch size of at least 1"
+        raise PrivacyError("departure sample_level_calibration", got=got, expected=expected)
     rate = min(1.0, plan.sample_rate * batch_size / total)
     steps = max(1, int(plan.sample_rate * plan.rounds * local_epochs * total / batch_size))
     delta = delta_of(plan)

@@ -52,13 +52,10 @@ def multiplier_of_updates(plan: Plan) -> float:
     """
     assert plan.adaptive is not None
     share = plan.multiplier / (2 * plan.adaptive.bit_noise)
-    if not share < 1:
-        raise PrivacyError(
-            "privacy.clip_bit_noise",
-            got=plan.adaptive.bit_noise,
-            expected=f"above {plan.multiplier / 2:.6g}, half the noise multiplier",
-            do="with less noise the bits alone cost more than the whole budget",
-        )
+    expected = f"above {plan.multiplier / 2:.6g}, half the noise multiplier"
+    do = "with less noise the bits alone cost more than the whole budget"
+    noise = plan.adaptive.bit_noise
+    PrivacyError.unless(share < 1, "privacy.clip_bit_noise", noise, expected, do)
     return plan.multiplier / math.sqrt(1 - share**2)
 
 

@@ -43,11 +43,10 @@ def next_bound(plan: Plan, bound: float | Tensor, released: Tree) -> Tensor:
     assert plan.adaptive is not None
     below = released[BITS] + HALF
     following = bound * torch.exp(-plan.adaptive.lr * (below - plan.adaptive.quantile))
-    if not bool(((following >= LEAST) & (following <= LARGEST)).all()):
-        raise PrivacyError(
-            "privacy.clip_quantile: the next clip bound",
-            got=f"{following.flatten()[0].item():g} after {torch.as_tensor(bound).min().item():g}",
-            expected=f"a number from {LEAST:g} to {LARGEST:g}",
-            do="take a smaller clip_lr, or less clip_bit_noise: noise alone moves the bound so far",
-        )
+    fits = bool(((following >= LEAST) & (following <= LARGEST)).all())
+    got = f"{following.flatten()[0].item():g} after {torch.as_tensor(bound).min().item():g}"
+    expected = f"a number from {LEAST:g} to {LARGEST:g}"
+    do = "take a smaller clip_lr, or less clip_bit_noise: noise alone moves the bound so far"
+    what = "privacy.clip_quantile: the next clip bound"
+    PrivacyError.unless(fits, what, got, expected, do)
     return following

@@ -219,11 +219,8 @@ def effective_plan(
     if plan.noise_multiplier is None:
         return plan
     if not plan.law.stable and names & OF_MESSAGES:
-        raise PrivacyError(
-            f"departure {min(names & OF_MESSAGES)}: mechanism",
-            got=plan.mechanism,
-            expected="gaussian",
-        )
+        what = f"departure {min(names & OF_MESSAGES)}: mechanism"
+        raise PrivacyError(what, got=plan.mechanism, expected="gaussian")
     plan.check_fixed(names)
     if plan.fixed:
         return correlated.single(plan)
@@ -397,11 +394,8 @@ def _parts(names: frozenset[str], parameters: Collection[str]) -> int:
     """Return the number of parts of an update that are clipped to C each."""
     split = names & SPLIT_CLIP
     if split and not parameters:
-        raise PrivacyError(
-            f"departure {min(split)}",
-            got="no parameters",
-            expected="the names of the model's parameters",
-        )
+        expected = "the names of the model's parameters"
+        raise PrivacyError(f"departure {min(split)}", got="no parameters", expected=expected)
     if "per_tensor_clip" in names:
         return len(parameters)
     return len({name.rpartition(".")[0] for name in parameters}) if split else 1

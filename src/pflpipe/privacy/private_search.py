@@ -91,10 +91,8 @@ class PrivateSearch:
             PrivacyError: a plan is not Gaussian.
         """
         for plan in (tried, final):
-            if not plan.law.stable:
-                raise PrivacyError(
-                    "search.private: mechanism", got=plan.mechanism, expected="gaussian"
-                )
+            what = "search.private: mechanism"
+            PrivacyError.unless(plan.law.stable, what, plan.mechanism, "gaussian")
             if not plan.noise_multiplier:
                 return math.inf
         spent = self.renyi(tried) + accounting.renyi(final, ORDERS)

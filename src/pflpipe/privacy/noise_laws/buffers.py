@@ -33,12 +33,10 @@ class Buffers(Independent):
             options.check(self, "privacy plan")
         except ConfigError as error:
             raise PrivacyError(str(error.all[0])) from None
-        if not 0 < len(self.decays) == len(self.scales):
-            raise PrivacyError(
-                "privacy plan: decays and scales of buffers",
-                got=f"{len(self.decays)} and {len(self.scales)}",
-                expected="as many of both, at least one",
-            )
+        what, expected = "decays and scales of buffers", "as many of both, at least one"
+        got = f"{len(self.decays)} and {len(self.scales)}"
+        fits = 0 < len(self.decays) == len(self.scales)
+        PrivacyError.unless(fits, f"privacy plan: {what}", got, expected)
 
     def coefficients(self, rounds: int) -> list[float]:
         """Return c_0 = 1 and c_i = sum_j omega_j theta_j^(i-1)."""
