@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # The files with a mark: to import the others takes half a minute.
 MARKED = $(shell grep --recursive --files-with-matches --include='test_*.py' 'mark\.$(1)' tests)
 ORDINARY := not docs and not faults and not cluster and not night
-SOURCES := src docs/outside.py tests tools workflow/scripts $(wildcard benchmarks audits)
+SOURCES := src docs/outside.py tests tools workflow/scripts
 SNAKEFILES := Snakefile workflow/Snakefile workflow/rules
 STUDIES := $(filter-out paper_results,$(basename $(notdir $(wildcard studies/*.yaml studies/papers/*.yaml))))
 
@@ -103,15 +103,15 @@ format: install ## let ruff and snakefmt rewrite the sources
 docs: install ## the site, in build/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir build/site
 
-bench: install ## run every program in benchmarks/ but the comparison with other frameworks
+bench: install ## run every program in tools/benchmarks/ but the comparison with other frameworks
 	@mkdir -p build
-	@set -e; for program in $(filter-out benchmarks/bench_peers.py,$(wildcard benchmarks/bench_*.py)); do \
+	@set -e; for program in $(filter-out tools/benchmarks/bench_peers.py,$(wildcard tools/benchmarks/bench_*.py)); do \
 	  echo "== $$program"; $(BIN)/python "$$program" --out "build/$$(basename $$program .py).json"; done
 
 bench-peers: install $(PEERS_STAMP) ## rounds beside pfl and Flower, in an environment of their own (OPTIONS="--repeats 5")
-	$(BIN)/python benchmarks/bench_peers.py --peers-python $(PEERS)/bin/python --out build/bench_peers.json $(OPTIONS)
+	$(BIN)/python tools/benchmarks/bench_peers.py --peers-python $(PEERS)/bin/python --out build/bench_peers.json $(OPTIONS)
 
-$(PEERS_STAMP): benchmarks/peers/requirements.lock
+$(PEERS_STAMP): tools/benchmarks/peers/requirements.lock
 	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info < (3, 13) or sys.exit("pfl needs Python 3.11 or 3.12; $(PYTHON) is " + sys.version.split()[0] + "; try: make bench-peers PYTHON=python3.12")'
 	@rm -f $@
 	@echo "Installing into $(PEERS): about 6 GB on disk, a few minutes."
@@ -121,7 +121,7 @@ $(PEERS_STAMP): benchmarks/peers/requirements.lock
 	@touch $@
 
 audits: install ## attack other programs' mechanisms, in environments of their own, and write docs/audit_others.md (AUDITS="flower pfl")
-	PYTHONPATH=src OMP_NUM_THREADS=1 $(BIN)/python -m audits $(AUDITS)
+	PYTHONPATH=src:tools OMP_NUM_THREADS=1 $(BIN)/python -m audits $(AUDITS)
 
 report: install ## results/report.html: the quickstart and its published versions, tables, figures and how they were made
 	$(BIN)/snakemake --cores $(CORES) --config 'studies=["quickstart", "quickstart_published"]' -- results/report.html
@@ -132,8 +132,8 @@ lock: ## resolve both requirements.lock again, keeping the present pins (UPGRADE
 	build/lock/bin/uv pip compile --quiet $(UPGRADE) --all-extras --universal --python-version 3.11 --no-emit-index-url \
 	  --no-annotate --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 	build/lock/bin/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --no-emit-index-url \
-	  --no-annotate --custom-compile-command "make lock" --output-file benchmarks/peers/requirements.lock benchmarks/peers/requirements.in
+	  --no-annotate --custom-compile-command "make lock" --output-file tools/benchmarks/peers/requirements.lock tools/benchmarks/peers/requirements.in
 
 clean: ## remove caches and built documentation; results/, data/ and the environments stay
 	rm -rf build .coverage .coverage.* .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info
-	find src tests tools workflow benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tests tools workflow -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""audits/: its files load and are well-formed, and the page is made of the table alone."""
+"""tools/audits/: its files load and are well-formed, and the page is made of the table alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 from pflpipe import Claim
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = sorted(path.stem for path in (ROOT / "audits").glob("[!_]*.py"))
-AT_HOME = [n for n in NAMES if not (ROOT / "audits" / "requirements" / f"{n}.txt").is_file()]
+NAMES = sorted(path.stem for path in (ROOT / "tools/audits").glob("[!_]*.py"))
+AT_HOME = [n for n in NAMES if not (ROOT / "tools/audits" / "requirements" / f"{n}.txt").is_file()]
 
 
 @pytest.fixture
 def audits(monkeypatch):
-    """Imports a module of the folder, as ``python -m audits`` does in the root."""
-    monkeypatch.syspath_prepend(str(ROOT))
+    """Imports a module of the folder, as ``make audits`` does."""
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
     yield lambda name: importlib.import_module(f"audits.{name}" if name else "audits")
     for name in [one for one in sys.modules if one.split(".")[0] == "audits"]:
         del sys.modules[name]

@@ -41,7 +41,7 @@ def committed_files() -> list[Path]:
     if works(*command):
         listed = called(*command).stdout.splitlines()
         return [ROOT / name for name in listed if (ROOT / name).is_file()]
-    folders = ("src", "tests", "workflow", "studies", "profiles", "envs", "docs", "benchmarks")
+    folders = ("src", "tests", "workflow", "studies", "profiles", "envs", "docs", "tools")
     return [p for folder in folders for p in (ROOT / folder).rglob("*") if p.is_file()] + [
         p for p in ROOT.iterdir() if p.is_file()
     ]

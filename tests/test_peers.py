@@ -14,7 +14,7 @@ import torch
 import simulations
 from pflpipe.learning import networks
 
-PEERS = Path(__file__).resolve().parent.parent / "benchmarks" / "peers"
+PEERS = Path(__file__).resolve().parent.parent / "tools" / "benchmarks" / "peers"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What benchmarks/bench_scale.py measures for docs/scale.md is what it says it measures."""
+"""What tools/benchmarks/bench_scale.py measures for docs/scale.md is what it says it measures."""
 
 import importlib
 import json
@@ -13,7 +13,7 @@ from pflpipe.data.datasets import load_arrays
 from pflpipe.data.partition import make
 from pflpipe.study.load import load_study
 
-BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).resolve().parent.parent / "tools" / "benchmarks"
 
 
 @pytest.fixture

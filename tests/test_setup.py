@@ -36,8 +36,8 @@ esac
 def checkout(tmp_path):
     """A folder with the Makefile, old requirement files, and a python that installs nothing."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "benchmarks" / "peers").mkdir(parents=True)
-    for name in ("requirements.lock", "pyproject.toml", "benchmarks/peers/requirements.lock"):
+    (tmp_path / "tools" / "benchmarks" / "peers").mkdir(parents=True)
+    for name in ("requirements.lock", "pyproject.toml", "tools/benchmarks/peers/requirements.lock"):
         (tmp_path / name).write_text("")
         os.utime(tmp_path / name, (1, 1))
     python = tmp_path / "python"
@@ -121,7 +121,9 @@ def test_the_peers_have_an_environment_of_their_own_that_is_made_once(checkout):
     (checkout / "no-network").unlink()
     code, asked = install(checkout, "bench-peers")
     assert code == 0
-    assert asked.index("-m venv .venv-peers") < asked.index("-r benchmarks/peers/requirements.lock")
+    assert asked.index("-m venv .venv-peers") < asked.index(
+        "-r tools/benchmarks/peers/requirements.lock"
+    )
     assert asked.index("pip check") < asked.index(
         "bench_peers.py --peers-python .venv-peers/bin/python"
     )
@@ -131,7 +133,7 @@ def test_the_peers_have_an_environment_of_their_own_that_is_made_once(checkout):
 
 def test_bench_leaves_the_peers_to_bench_peers(checkout):
     for name in ("bench_engine.py", "bench_peers.py"):
-        (checkout / "benchmarks" / name).touch()
+        (checkout / "tools" / "benchmarks" / name).touch()
     code, asked = install(checkout, "bench")
     assert code == 0
     assert "bench_engine.py" in asked
@@ -140,10 +142,10 @@ def test_bench_leaves_the_peers_to_bench_peers(checkout):
 
 @pytest.mark.slow
 def test_every_benchmark_finds_what_it_imports():
-    programs = [file.stem for file in (ROOT / "benchmarks").glob("bench_*.py")]
+    programs = [file.stem for file in (ROOT / "tools" / "benchmarks").glob("bench_*.py")]
     assert len(programs) >= 6
     imports = f"import {', '.join(programs)}"
-    path = os.pathsep.join([str(ROOT / "benchmarks"), str(ROOT / "src")])
+    path = os.pathsep.join([str(ROOT / "tools" / "benchmarks"), str(ROOT / "src")])
     subprocess.run(
         [sys.executable, "-c", imports], env={**os.environ, "PYTHONPATH": path}, check=True
     )
@@ -152,7 +154,7 @@ def test_every_benchmark_finds_what_it_imports():
 def test_the_peers_are_measured_with_the_same_torch():
     pins = [
         line.split(";")[0].strip()
-        for folder in (ROOT, ROOT / "benchmarks" / "peers")
+        for folder in (ROOT, ROOT / "tools" / "benchmarks" / "peers")
         for line in (folder / "requirements.lock").read_text().splitlines()
         if line.startswith("torch==")
     ]

@@ -62,7 +62,7 @@ def test_what_is_done_after_the_noise_is_not_held_against_a_release(name):
 @pytest.mark.night
 @pytest.mark.parametrize("name", HONEST)
 def test_no_honest_release_is_refuted(name):
-    """benchmarks/bench_auditor.py does so with ten seeds."""
+    """tools/benchmarks/bench_auditor.py does so with ten seeds."""
     found = verdict(HONEST[name], seconds=20)
     assert found.verdict == "kept", found
 

@@ -43,8 +43,9 @@ class About:
         cost: training time per image relative to DP-FedAvg, which a second gradient, a second model
             or Fisher information increases. Measured as CPU time of cnn_cifar with two clients of
             500 images, four epochs and batches of 64, as in the papers
-            (``benchmarks/bench_rounds.py estimates``, AMD EPYC, 2026-11-25; repeated measurements
-            differ by up to a fifth). With fewer epochs Fisher information has a larger share.
+            (``tools/benchmarks/bench_rounds.py estimates``, AMD EPYC, 2026-11-25; repeated
+            measurements differ by up to a fifth). With fewer epochs Fisher information has a larger
+            share.
     """
 
     title: str

@@ -2,7 +2,7 @@
 before it starts (``pflpipe cost``).
 
 Training is the estimate of ``runtime_estimate``, and the states of clients are those that its
-methods start with. All else are rates that benchmarks/bench_slurm.py and benchmarks/bench_scale.py
+methods start with. All else are rates that bench_slurm.py and bench_scale.py of tools/benchmarks
 measured on an AMD EPYC (docs/scale.md).
 """
 

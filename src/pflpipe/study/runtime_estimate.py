@@ -33,9 +33,9 @@ ANY_NETWORK = 2_000
 """The same for any other network, such as a user's own."""
 
 GPU_SPEED = {"cnn_cifar": 22_000, "resnet20": 5_000, "resnet18": 1_200}
-"""The same on one NVIDIA H100, of the networks that benchmarks/bench_gpu.py measured: 10 clients,
-batches of 16, float32, the faster of loop and vmap. More clients a round and larger batches train
-up to ten times as many."""
+"""The same on one NVIDIA H100, of the networks that tools/benchmarks/bench_gpu.py measured: 10
+clients, batches of 16, float32, the faster of loop and vmap. More clients a round and larger
+batches train up to ten times as many."""
 
 
 def images(cell: Cell, header: Header) -> float:

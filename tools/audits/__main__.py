@@ -2,7 +2,7 @@
 
     python -m audits [NAME ...]
 
-runs ``audits/NAME.py``, by default all of them. A program with ``audits/requirements/NAME.txt``
+runs ``NAME.py``, by default all of them. A program with ``requirements/NAME.txt``
 gets an environment of its own in ``.venv-audits/NAME``: its packages come first, those of the
 project's environment (torch, NumPy, dp-accounting) after them. Rows of files that are not run stay
 as they are in the table. What cannot be installed, imported or finished in ten minutes of CPU time
@@ -28,7 +28,7 @@ from audits import Entry
 from pflpipe.errors import PflpipeError
 
 FOLDER = Path(__file__).resolve().parent
-ROOT = FOLDER.parent
+ROOT = FOLDER.parents[1]
 ENVIRONMENTS = ROOT / ".venv-audits"
 LONGEST = 600
 """Seconds of CPU time that one audit may take."""
@@ -69,7 +69,7 @@ def python_of(name: str) -> str:
 
 
 def _called(*command: str | Path) -> None:
-    path = os.pathsep.join(map(str, (ROOT / "src", ROOT)))
+    path = os.pathsep.join(map(str, (ROOT / "src", FOLDER.parent)))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     subprocess.run(
         list(map(str, command)),
@@ -166,7 +166,7 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
         return
     if unknown := set(asked) - set(names()):
-        sys.exit(f"error: no audits/{min(unknown)}.py; known: {', '.join(names())}")
+        sys.exit(f"error: no tools/audits/{min(unknown)}.py; known: {', '.join(names())}")
     from audits import _page
 
     for name in asked or names():

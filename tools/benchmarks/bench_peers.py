@@ -2,7 +2,7 @@
 DP-FedAvg.
 
     make bench-peers
-    python benchmarks/bench_peers.py --peers-python PYTHON [--work cifar10] [--repeats 3]
+    python tools/benchmarks/bench_peers.py --peers-python PYTHON [--work cifar10] [--repeats 3]
                                      [--rounds 5] [--peers pfl flwr] [--processes 1]
                                      [--evaluations central each] [--data cifar10.npz]
                                      [--out peers.json]
@@ -49,7 +49,7 @@ from peers import work
 
 from pflpipe.data import datasets
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = {"pflpipe": "ours.py", "pfl": "peer_pfl.py", "flwr": "peer_flwr.py"}
 WARM_UP = 2
 SCALE = datasets.DATASETS["cifar10"].mean, datasets.DATASETS["cifar10"].std
@@ -118,7 +118,7 @@ class System:
     def __init__(
         self, name: str, python: str, asked: argparse.Namespace, examples: Path, evaluation: str
     ) -> None:
-        program = [str(ROOT / "benchmarks" / "peers" / PROGRAMS[name])]
+        program = [str(ROOT / "tools" / "benchmarks" / "peers" / PROGRAMS[name])]
         self.name, self.tellers = name, 1
         if asked.processes > 1 and name != "flwr":  # Ray starts its own
             program = [

@@ -1,7 +1,7 @@
 """What the pipeline costs around the training: start-up of a job, what a job takes beyond its
 rounds, and planning many runs.
 
-    python benchmarks/bench_overhead.py [--repeats 5] [--runs 10000] [--out overhead.json]
+    python tools/benchmarks/bench_overhead.py [--repeats 5] [--runs 10000] [--out overhead.json]
 
 Everything is measured from outside, on whole processes, with the operating system's account of
 them; a bare ``import torch`` is measured between them. The work is a cell of the quickstart: 100
@@ -49,7 +49,7 @@ from pflpipe.files import canonical_json
 from pflpipe.methods import registry
 from pflpipe.pipeline.project import partition_request, plan_request
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "workflow" / "scripts"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")}
 

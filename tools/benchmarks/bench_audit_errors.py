@@ -1,7 +1,7 @@
 """Errors of the audit: how often a certified release is flagged under fresh seeds, and how often
 too little noise is.
 
-    python benchmarks/bench_audit_errors.py [--seeds 20] [--power-seeds 20] [--processes 2]
+    python tools/benchmarks/bench_audit_errors.py [--seeds 20] [--power-seeds 20] [--processes 2]
 
 Audits every certified release at both levels once per seed, and the three mechanisms with their
 noise multiplied by the largest factor that an audit says it detects: at level 0 by ``detects``, in

@@ -1,8 +1,8 @@
 """What the auditor of arrays finds: the cheats of tests/audit/cheats.py, and how often it refutes
 the honest releases of tests/audit/honest.py.
 
-    python benchmarks/bench_auditor.py cheats [SECONDS [NAME ...]]
-    python benchmarks/bench_auditor.py honest [SECONDS [SEEDS [NAME ...]]]
+    python tools/benchmarks/bench_auditor.py cheats [SECONDS [NAME ...]]
+    python tools/benchmarks/bench_auditor.py honest [SECONDS [SEEDS [NAME ...]]]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "audit"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "audit"))
 
 from cheats import CHEATS
 from honest import HONEST

@@ -1,7 +1,7 @@
 """What a short run costs on a SLURM of three nodes, by the way in which its job is submitted
 (docs/scale.md, docs/slurm.md).
 
-    python benchmarks/bench_slurm.py [--runs 50] [--ways job array group node methods gloo]
+    python tools/benchmarks/bench_slurm.py [--runs 50] [--ways job array group node methods gloo]
     [--group 20] [--long 0] [--nodes 3] [--cpus 2] [--out slurm.json]
 
 The work: the quickstart's data and network with one round, trained and tested, each way in a folder

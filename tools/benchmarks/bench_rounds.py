@@ -1,8 +1,9 @@
 """Rounds on a CPU: against a plain PyTorch loop, method against method, and how their cost grows.
 
-    python benchmarks/bench_rounds.py [PART ...] [--pairs 5] [--images 2000] [--out rounds.json]
-    python benchmarks/bench_rounds.py methods --methods dp_fedavg feddpa --backends loop --clients
-    10 100 1000
+    python tools/benchmarks/bench_rounds.py [PART ...] [--pairs 5] [--images 2000]
+    [--out rounds.json]
+    python tools/benchmarks/bench_rounds.py methods --methods dp_fedavg feddpa --backends loop
+    --clients 10 100 1000
 
 One process, one thread; with ``--processes 2`` the parts plain and feddpa use two cores: the plain
 loop with two threads of torch, ours with two processes of one. What is compared is run in turn, so

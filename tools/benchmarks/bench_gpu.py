@@ -1,8 +1,7 @@
 """Two ways to run a round's clients on a GPU: one after the other (loop) and all at once (vmap).
 
-    python benchmarks/bench_gpu.py [--device cuda] [--out gpu.json]   # one GPU, less than 9 minutes
-    python benchmarks/bench_gpu.py --device cpu --small               # the same program on tiny
-    sizes, as without a GPU
+    python tools/benchmarks/bench_gpu.py [--device cuda] [--out gpu.json]   # a GPU, under 9 minutes
+    python tools/benchmarks/bench_gpu.py --device cpu --small   # tiny sizes, without a GPU
 
 The work: the local training of one round of DP-FedAvg (Adam, ``STEPS`` steps for every client) on
 random 32x32 images that lie on the device, from drawing the batches to the stacked updates. Needs

@@ -1,9 +1,9 @@
 """Audits of other people's releases: what a file of this folder holds.
 
-``audits/NAME.py`` adapts the mechanisms of one program to releases of arrays and names the claim
-that the program itself makes for each. It defines ``PROGRAM`` (its name), ``VERSION`` (the release
+``NAME.py`` adapts the mechanisms of one program to releases of arrays and names the claim that the
+program itself makes for each. It defines ``PROGRAM`` (its name), ``VERSION`` (the release
 or commit that is audited) and ``AUDITS``, a list of ``Entry`` and ``Untried``. If the program can
-be installed, its own functions are imported, and ``audits/requirements/NAME.txt`` pins it: the
+be installed, its own functions are imported, and ``requirements/NAME.txt`` pins it: the
 audits then run in an environment of their own. If there is no such file, they run in the project's.
 Official code that cannot be installed is read, not copied: the file states the mechanism in our
 words, with file and line of theirs.

@@ -1,7 +1,8 @@
 """What copying a study of many runs to MLflow takes: to a SQLite file, and to a server on
 PostgreSQL with its files in an object store (docs/scale.md).
 
-    python benchmarks/bench_mlflow.py [--runs 2000] [--rounds 20] [--only NAME ...] [--out FILE]
+    python tools/benchmarks/bench_mlflow.py [--runs 2000] [--rounds 20] [--only NAME ...]
+    [--out FILE]
 
 The results are made up, ten seeds for each setting, in the files that the rules write. ``mlflow
 server`` is started as docs/mlflow.md says; PostgreSQL and the object store (moto) are those of the
@@ -38,12 +39,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
 import fake_results
 import lab
 from mlflow_server import free_port
-from pflpipe.report import mlflow_export
+from pflpipe.pipeline import mlflow_export
 from pflpipe.study.study_spec import Study
 
 SEEDS = range(10)

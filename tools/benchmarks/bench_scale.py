@@ -1,8 +1,8 @@
 """How a run grows with the population and the cohort, what memory it takes, what a second process
 gains; and how a study grows with its runs and its clients (docs/scale.md).
 
-    python benchmarks/bench_scale.py [--images 50000] [--rounds 50] [--repeats 5] [--runs 10000]
-    [--clients 100000] [--stored 100] [--out scale.json] [--only NAME ...]
+    python tools/benchmarks/bench_scale.py [--images 50000] [--rounds 50] [--repeats 5]
+    [--runs 10000] [--clients 100000] [--stored 100] [--out scale.json] [--only NAME ...]
 
 The work: CIFAR-10 CNN (343,946 parameters), every client has 5 random images, batch 5, one local
 epoch of Adam per round; random images cost what real ones do. Each case is a process of its own
@@ -71,7 +71,7 @@ from pflpipe.simulation.processes import joined
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def simulation(

@@ -12,7 +12,7 @@ from typing import Any
 
 from pflpipe.files import write_text
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 TABLE, PAGE = "audit_others.csv", "audit_others.md"
 COLUMNS = (
     *("file", "program", "version", "mechanism", "source", "claim", "said", "verdict"),
@@ -44,9 +44,9 @@ keep. Installed programs run their own functions. Official code that cannot be i
 in our words, with file and line of theirs.
 
 **If you maintain one of these programs:** the command next to a program's heading repeats its
-entries, and `audits/` has the adapter. A wrong adapter or an unfair claim is our mistake: please
-open an issue. **If an audit of yours refutes somebody's claim:** report it to the maintainers
-first, with the command that shows it, before you publish it.
+entries, and `tools/audits/` has the adapter. A wrong adapter or an unfair claim is our mistake:
+please open an issue. **If an audit of yours refutes somebody's claim:** report it to the
+maintainers first, with the command that shows it, before you publish it.
 """
 
 
