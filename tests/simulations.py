@@ -181,6 +181,11 @@ def taking_turns(params: Tree, task: Task) -> list[Objective]:
     ]
 
 
+def hooked(world: Simulation, **hooks: Any) -> Simulation:
+    """Return the simulation of a method with some other hooks."""
+    return dataclasses.replace(world, method=dataclasses.replace(world.method, **hooks))
+
+
 def snapshot(progress: Progress) -> Progress:
     """Return the progress as it is now; the diagnostics are the only part that a run changes in
     place."""

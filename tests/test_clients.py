@@ -300,56 +300,6 @@ def test_a_group_too_large_for_the_memory_is_an_error(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_hooks_do_not_modify_inputs(method, backend):
-    world = simulation(method, backend=backend)
-    progress = rounds.run(world, rounds.start(world))
-    params, states = progress.params, progress.states
-    before = {
-        f"{kind}/{name}": v.clone()
-        for kind, tree in (("p", params), ("s", states))
-        for name, v in tree.items()
-    }
-    rounds.one_round(world, rounds.Progress(0, params, progress.server, states))
-    evaluation.accuracies(
-        world, rounds.Progress(3, params, progress.server, states), has_global_model=True
-    )
-    after = {
-        f"{kind}/{name}": v
-        for kind, tree in (("p", params), ("s", states))
-        for name, v in tree.items()
-    }
-    assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", NAMES)
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_a_client_without_examples_keeps_its_model_and_uploads_zero(method, backend):
-    sizes = (5, 0, 3)
-    make = plan if registry.info(method).about.private else open_plan
-    world = simulation(method, backend=backend, sizes=sizes, plan=make(3, rounds=1))
-    begun = rounds.start(world)
-    states = {name: value.clone() for name, value in begun.states.items()}
-    hook, seen = world.method.local_update, []
-
-    def spy(state, batches, others):
-        upload, new = hook(begun.params, begun.server, state, batches, world.task)
-        return upload.update, new
-
-    update, new = world.run_clients(
-        spy, begun.states, range(3), [world.work(client, 0) for client in range(3)]
-    )
-    seen.append(update)
-    assert all(value[1].abs().max() == 0 for value in update.values())
-    assert all(torch.equal(new[name][1], states[name][1]) for name in new)
-    done = rounds.run(world, begun)
-    assert done.diverged_round is None
-    assert np.isfinite(done.rows[0]["loss"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", NAMES)
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_clients_of_whom_nobody_has_examples_send_zeros_and_are_tested(method, backend):
     about = registry.info(method).about
     departures = about.paper_departures + about.official_departures

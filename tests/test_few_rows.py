@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from types import MappingProxyType
 
 import pytest
+import torch
 
 from pflpipe import cells
 from pflpipe.errors import ConfigError
@@ -158,9 +160,11 @@ def backends(network):
 
 
 def messages(world):
-    """What clients send in two rounds. All of it is finite, as are the releases, the states and the
-    personal models."""
-    done, seen, _ = spied(world)
+    """What clients send in two rounds. All of it is finite, as are the loss, the releases, the
+    states and the personal models. EMPTY sends zeros and keeps what it has."""
+    done, seen, ((_, begun), (_, kept), *_) = spied(world)
+    if world.method.absorb is None:  # else it sees its own noised message
+        assert all(torch.equal(kept[name][EMPTY], begun[name][EMPTY]) for name in begun)
     found = {
         f"{name} of round {round}": value
         for round, (uploads, _, _) in enumerate(seen, start=1)
@@ -170,6 +174,7 @@ def messages(world):
         assert value.isfinite().all(), name
         assert not value[EMPTY].any(), f"{name}: the client has nothing to say"
     assert done.diverged_round is None, "a release or a state"
+    assert math.isfinite(done.rows[0]["loss"])
     assert all(value.isfinite().all() for value in personal_models(world, done).values())
     return found
 

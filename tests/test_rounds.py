@@ -19,6 +19,7 @@ from simulations import (
     NOTHING_LEARNED,
     SIZES,
     assert_equal,
+    hooked,
     open_plan,
     plan,
     simulation,
@@ -41,14 +42,11 @@ def test_a_resumed_run_ends_with_the_same_bits(method, rate):
     whole = rounds.run(
         world, rounds.start(world), lambda progress: snapshots.append(snapshot(progress))
     )
-    for begun in snapshots[:-1]:
-        resumed = rounds.run(world, begun)
-        assert resumed.rows == whole.rows or repr(resumed.rows) == repr(
-            whole.rows
-        )  # NaN is not equal to itself
-        assert resumed.uploaded_bits == whole.uploaded_bits
-        for left, right in ((whole.params, resumed.params), (whole.states, resumed.states)):
-            assert all(torch.equal(left[name], right[name]) for name in left)
+    resumed = rounds.run(world, snapshots[1])
+    assert repr(resumed.rows) == repr(whole.rows)  # NaN is not equal to itself
+    assert resumed.uploaded_bits == whole.uploaded_bits
+    for left, right in ((whole.params, resumed.params), (whole.states, resumed.states)):
+        assert all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_without_noise_and_clipping_a_round_is_the_mean_of_updates():
@@ -126,9 +124,7 @@ def test_a_method_that_sends_a_part_it_promises_to_keep_stops_the_run(method, pa
         upload, state = world.method.local_update(params, server, state, batches, task)
         return dataclasses.replace(upload, update=upload.update | {part: state[part]}), state
 
-    spoiled = dataclasses.replace(
-        world, method=dataclasses.replace(world.method, local_update=leaking)
-    )
+    spoiled = hooked(world, local_update=leaking)
     with pytest.raises(PrivacyError, match=part):
         rounds.run(spoiled, rounds.start(spoiled))
 
@@ -188,9 +184,7 @@ def test_the_server_step_is_given_the_noisy_sum_and_nothing_else_of_a_client():
         seen.append((released, server))
         return base.add_released(params, released, server, task)
 
-    heard = dataclasses.replace(
-        world, method=dataclasses.replace(world.method, aggregate=aggregate), release=release
-    )
+    heard = hooked(dataclasses.replace(world, release=release), aggregate=aggregate)
     rounds.run(heard, rounds.start(heard))
     assert len(seen) == 3
     for (released, server), noisy_sum in zip(seen, sums, strict=True):
@@ -205,9 +199,7 @@ def test_a_private_extra_without_a_departure_is_refused():
     def leaking(params, server, state, batches, task):
         return Upload(update=params, extras={"size": batches.n}, loss=batches.n * 0.0), state
 
-    leaky = dataclasses.replace(
-        world, method=dataclasses.replace(world.method, local_update=leaking)
-    )
+    leaky = hooked(world, local_update=leaking)
     with pytest.raises(PrivacyError, match="size"):
         rounds.run(leaky, rounds.start(leaky))
 
@@ -259,9 +251,7 @@ def test_drawn_clients_work_on_their_own_state():
             update=trees.sub(params, params), extras={"size": batches.n}, loss=batches.n * 0.0
         ), state
 
-    noting = dataclasses.replace(
-        world, method=dataclasses.replace(world.method, local_update=local_update)
-    )
+    noting = hooked(world, local_update=local_update)
     begun = rounds.start(noting)
     begun.states = States({"client": torch.tensor(0)}, 4).replaced(
         range(4), {"client": torch.arange(4)}
@@ -297,8 +287,7 @@ def test_a_loss_an_upload_or_a_model_that_is_not_finite_is_a_divergence_and_the_
             return {name: value * torch.inf for name, value in params.items()}, server
         return base.add_released(params, released, server, task)
 
-    hooks = dataclasses.replace(method, local_update=local_update, aggregate=aggregate)
-    sick = dataclasses.replace(world, method=hooks)
+    sick = hooked(world, local_update=local_update, aggregate=aggregate)
     begun = rounds.start(sick)
     assert rounds.run(sick, begun).diverged_round == 1
 
@@ -310,9 +299,7 @@ def test_a_state_that_is_not_finite_is_a_divergence():
         broken = {name: value * torch.inf for name, value in state.items()}
         return Upload({}, {}, torch.zeros((), dtype=torch.float64)), broken
 
-    sick = dataclasses.replace(
-        world, method=dataclasses.replace(world.method, local_update=local_update)
-    )
+    sick = hooked(world, local_update=local_update)
     assert rounds.run(sick, rounds.start(sick)).diverged_round == 1
 
 
@@ -369,7 +356,7 @@ def test_under_public_sampling_the_cohort_is_that_of_the_round_whatever_the_seed
             departures=("public_sampling",),
             seed=seed,
         )
-        progress, cohorts = rounds.start(world), []
+        progress, drawn = rounds.start(world), []
         while progress.round < 6:
             before = progress.states
             rounds.one_round(world, progress)
@@ -379,16 +366,16 @@ def test_under_public_sampling_the_cohort_is_that_of_the_round_whatever_the_seed
                     progress.states["fc1.weight"], before["fc1.weight"], strict=True
                 )
             ]
-            cohorts.append(changed)
-        assert cohorts == [cohorts.public_cohort(round, world.plan).tolist() for round in range(6)]
+            drawn.append(changed)
+        assert drawn == [cohorts.public_cohort(round, world.plan).tolist() for round in range(6)]
         assert [row["participants"] for row in progress.rows] == [2] * 6
-        seen.append(cohorts)
+        seen.append(drawn)
     assert seen[0] == seen[1]
     assert len({tuple(cohort) for cohort in seen[0]}) > 1
 
 
 def scaled(world, scale):
-    return dataclasses.replace(world, method=dataclasses.replace(world.method, scale=scale))
+    return hooked(world, scale=scale)
 
 
 def test_a_methods_scale_is_the_mechanisms_and_asked_for_once_a_round_with_released_values():
@@ -468,9 +455,7 @@ def listening(departures, **changes):
     def absorb(state, message, task):
         return {f"sent.{name}": state[f"sent.{name}"] + value for name, value in message.items()}
 
-    return dataclasses.replace(
-        world, method=dataclasses.replace(world.method, init_client=init_client, absorb=absorb)
-    )
+    return hooked(world, init_client=init_client, absorb=absorb)
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
