@@ -114,7 +114,7 @@ class Sensitivity:
     @property
     def flagged(self) -> bool:
         """Whether the noise is too small, or depends on private data."""
-        return self.short or self.spread > WIDEST
+        return bool(self.short or self.spread > WIDEST)
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Evidence:
     @property
     def flagged(self) -> bool:
         """Whether the claim is refuted."""
-        return self.excess > 0
+        return bool(self.excess > 0)
 
 
 def judge(
