@@ -243,8 +243,8 @@ def train(cell: Cell, inputs: runs.Inputs, out: str) -> Path:
 def test_a_run_records_the_code_it_was_trained_with_and_its_checkpoint_depends_on_it(ready):
     cell, inputs = ready
     record = load(runs.Record, train(cell, inputs, "out") / "run.json")
-    assert record.parts == cell.outside
-    assert record.parts[0].sha256 == cell.digests["loss"]
+    assert record.dependencies == cell.outside
+    assert record.dependencies[0].sha256 == cell.digests["loss"]
     simulation = runs.simulate(cell, inputs, device="cpu", backend="loop")
     other = (dataclasses.replace(simulation.code[0], sha256="0" * 64),)
     changed = dataclasses.replace(simulation, code=other)
@@ -264,7 +264,7 @@ def test_a_run_that_was_trained_with_other_code_is_no_run_of_a_cell(ready):
     cell, inputs = ready
     out = train(cell, inputs, "out")
     plan = load(Planned, Path("plan.json")).plan
-    assert tidy.record_of(out, plan, cell).parts == cell.outside
+    assert tidy.record_of(out, plan, cell).dependencies == cell.outside
     record = read_json(out / "run.json")
     for code in ([], [record["code"][0] | {"sha256": "0" * 64}]):
         write_json(out / "run.json", record | {"code": code})

@@ -386,23 +386,17 @@ class Cell:
         """The cell with only the settings that its privacy plan depends on, the same for all cells
         with the same accounting."""
         sizes, training = self.plan_needs_partition, self.training
+        division, model, loss, features = self.partition, self.model, training.loss, self.features
+        if not sizes:
+            limits = {name: getattr(division, name) for name in ("users", "max_clients_per_user")}
+            division = Partition("", division.clients, **limits)
+        if not self.plan_needs_model:
+            network = model.name if reference.is_reference(model.name) else ""
+            model = Model(network, init=model.init, init_digest=model.init_digest)
         return Cell(
             dataset=self.dataset if sizes or self.plan_needs_data else "",
-            partition=self.partition
-            if sizes
-            else Partition(
-                "",
-                self.partition.clients,
-                users=self.partition.users,
-                max_clients_per_user=self.partition.max_clients_per_user,
-            ),
-            model=self.model
-            if self.plan_needs_model
-            else Model(
-                self.model.name if reference.is_reference(self.model.name) else "",
-                init=self.model.init,
-                init_digest=self.model.init_digest,
-            ),
+            partition=division,
+            model=model,
             training=Training(
                 rounds=training.rounds,
                 local_epochs=training.local_epochs if sizes else 0,
@@ -411,7 +405,7 @@ class Cell:
                 lr=training.lr if self.plan_needs_lr else 0.0,
                 sample_rate=training.sample_rate,
                 groups=training.groups,
-                loss=training.loss if reference.is_reference(training.loss) else "cross_entropy",
+                loss=loss if reference.is_reference(loss) else "cross_entropy",
             ),
             privacy=self.privacy,
             method=self.method if self.source else "",
@@ -421,9 +415,7 @@ class Cell:
             source=self.source,
             digests=self.digests,
             features=Features(
-                reference=self.features.reference,
-                file=self.features.file,
-                made_by=self.features.made_by,
+                reference=features.reference, file=features.file, made_by=features.made_by
             ),
         )
 

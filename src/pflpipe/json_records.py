@@ -38,11 +38,11 @@ _AGAIN = (
 
 
 @functools.cache
-def parts(hint: Any) -> tuple[Any, Any, bool]:
+def type_of(hint: Any) -> tuple[Any, Any, bool]:
     """Return (type, type of its items or None, whether None is allowed) of an annotation."""
     if isinstance(hint, types.UnionType):
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
-        return (*parts(hint)[:2], True)
+        return (*type_of(hint)[:2], True)
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
     return kind, {tuple: inner[0], dict: inner[-1]}[kind] if inner else None, False
 
@@ -98,7 +98,7 @@ def _object(kind: type[Kind], values: Any, location: str, mark: str) -> Kind:
 
 
 def _value(hint: Any, value: Any, location: str) -> Any:
-    kind, _, nullable = parts(hint)
+    kind, _, nullable = type_of(hint)
     if value is None and nullable:
         return None
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -114,6 +114,6 @@ def _value(hint: Any, value: Any, location: str) -> Any:
 
 
 def _type_name(hint: Any) -> str:
-    kind, _, nullable = parts(hint)
+    kind, _, nullable = type_of(hint)
     name = TYPES[kind][1] if kind in TYPES and kind is not dict else "an object"
     return name + (" or null" if nullable else "")

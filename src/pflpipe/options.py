@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pflpipe.errors import ConfigError, Problems, nearest
-from pflpipe.json_records import TYPES, parts
+from pflpipe.json_records import TYPES, type_of
 
 Block = TypeVar("Block")
 _ACCEPTED: dict[type, Any] = {
@@ -185,7 +185,7 @@ def schema(kind: type) -> dict[str, Any]:
 
 def rules(item: Declared) -> dict[str, Any]:
     """Return the JSON schema of one option's value."""
-    option, (kind, inner, nullable) = item.option, parts(item.type)
+    option, (kind, inner, nullable) = item.option, type_of(item.type)
     limits: dict[str, Any] = {rule: bound for rule, _, _, bound in _bounds(option)}
     if option.choices:
         limits = {"enum": list(option.choices)}
@@ -248,7 +248,7 @@ def check(block: Any, location: str) -> None:
             if getattr(block, other) != wanted:
                 do = f"it may be left out with {location}.{other} {wanted} only"
                 problems.refuse(f"{here} is missing", do=do)
-        elif value is not None or not parts(item.type)[2]:
+        elif value is not None or not type_of(item.type)[2]:
             for entry in value if isinstance(value, tuple) else (value,):
                 with problems.at():
                     check_value(entry, item, here)
@@ -272,7 +272,7 @@ def check(block: Any, location: str) -> None:
 
 def check_value(value: Any, item: Declared, location: str) -> None:
     """Raise ConfigError unless an option may have this value."""
-    option, (kind, inner, _) = item.option, parts(item.type)
+    option, (kind, inner, _) = item.option, type_of(item.type)
     kind = inner if kind is tuple else kind
     if option.choices:
         unknown = value not in option.choices or isinstance(value, bool)
@@ -313,7 +313,7 @@ def _cannot_be_requested(item: Declared) -> bool:
 
 
 def _spelled(value: Any, hint: Any) -> Any:
-    kind, inner, _ = parts(hint)
+    kind, inner, _ = type_of(hint)
     if value is None:
         return None
     if kind is tuple:

@@ -1,1 +1,1 @@
-"""Data sets, their downloads, their partition over clients, and files of the user."""
+"""Data sets, their downloads, and their partition over clients."""

@@ -167,7 +167,9 @@ def code(cell: Cell, run: str, measures: Collection[str], results: Path) -> list
     """
     plan = plan_file(cell.plan_id, results).plan
     record = tidy.record_of(results / "runs" / run, plan, cell)
-    return [json_records.to_json(part) for part in row_code.of_cell(cell, record.parts, measures)]
+    return [
+        json_records.to_json(part) for part in row_code.of_cell(cell, record.dependencies, measures)
+    ]
 
 
 def audits(cell: Cell) -> list[Case]:

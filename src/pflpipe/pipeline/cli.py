@@ -125,7 +125,7 @@ def _add_claim(parser: argparse.ArgumentParser) -> None:
     """Add the release and the options of ``Claim``."""
     from pflpipe import options
     from pflpipe.auditing.claim import Claim
-    from pflpipe.json_records import parts
+    from pflpipe.json_records import type_of
 
     parser.add_argument("release", metavar="FILE.py:NAME", help="a function or a class")
     texts = options.texts(Claim)
@@ -134,7 +134,7 @@ def _add_claim(parser: argparse.ArgumentParser) -> None:
         default = "" if required or item.default is None else f"; default: {item.default}"
         parser.add_argument(
             f"--{name.replace('_', '-')}",
-            type=parts(item.type)[0],
+            type=type_of(item.type)[0],
             choices=item.option.choices or None,
             required=required,
             default=argparse.SUPPRESS,

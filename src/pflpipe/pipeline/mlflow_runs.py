@@ -176,7 +176,7 @@ class _Group:
         first = self.rows[0].cell
         self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
         run = self._record(self.rows[0])
-        self.code = dependencies.listed(row_code.of_cell(first, run.parts, study.measured))
+        self.code = dependencies.listed(row_code.of_cell(first, run.dependencies, study.measured))
         # The key does not depend on the number of seeds.
         self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
 

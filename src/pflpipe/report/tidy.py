@@ -126,7 +126,7 @@ def _record(
         got = f"{len(timing)} rounds"
         raise DataError(f"{folder}/timing.csv", got=got, expected=str(plan.rounds), do=AGAIN)
     run = record_of(folder, plan, cell)
-    code = row_code.of_cell(cell, run.parts, study.measured)
+    code = row_code.of_cell(cell, run.dependencies, study.measured)
     seconds, images = float(timing["seconds"].sum()), float(timing["images"].sum())
     training, partition = cell.training, cell.partition
     solver = {name: getattr(training, name) for name in _SOLVER}
@@ -196,7 +196,7 @@ def record_of(folder: Path, plan: Plan, cell: Cell) -> Record:
     """
     path = existing(folder / "run.json")
     run = json_records.load(Record, path)
-    row_code.check_trained(cell, run.parts, str(path))
+    row_code.check_trained(cell, run.dependencies, str(path))
     # A table never shows an epsilon next to a run that released something else than its plan.
     if plan.mechanism != "none":
         run_check.check(

@@ -82,7 +82,7 @@ class Record:
     Attributes:
         cell: all settings, from ``Cell.to_dict``.
         released, diagnostics, program: see these classes.
-        code: the parts from outside the package that it was trained with (``Dependency``).
+        code: the dependencies from outside the package that it was trained with (``Dependency``).
     """
 
     cell: dict[str, Any]
@@ -92,6 +92,6 @@ class Record:
     code: tuple[dict[str, Any], ...]
 
     @property
-    def parts(self) -> tuple[Dependency, ...]:
-        """The parts of ``code``."""
+    def dependencies(self) -> tuple[Dependency, ...]:
+        """The dependencies of ``code``."""
         return tuple(from_json(Dependency, value, "run.json: code") for value in self.code)
