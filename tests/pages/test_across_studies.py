@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 
+import pytest
+
 from pages.across_studies import Standing, sentences, shared, table
 from pflpipe.report.statistics import Difference
 
@@ -41,30 +43,24 @@ def test_every_sentence_counts_the_intervals_of_every_study():
     ]
 
 
-def test_a_gain_that_one_study_does_not_show_is_none_in_every_study():
-    found = shared({"one": {"ε = 2": standing({"a": UP})}, "two": {"ε = 2": standing({"a": OPEN})}})
+BARE = Standing(("a", "b"), {}, {"a": UP}, {"a": UP}, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "said"),
+    [
+        ({"a": UP}, standing({"a": OPEN}), "no method shows a gain over"),
+        ({"a": UP, "b": UP}, standing({"a": UP}), "a is better than"),
+        ({"a": UP, "b": UP}, BARE, "a is better than"),
+    ],
+    ids=["a gain that one lacks", "a line of one alone", "a line that one alone can compare"],
+)
+def test_every_study_means_every_one_that_can_compare_a_line(one, two, said):
+    found = shared({"one": {"ε = 2": standing(one)}, "two": {"ε = 2": two}})
     *_, last = sentences(found, "plain")
-    assert last == (
-        "At ε = 2, no method shows a gain over plain, fine-tuned (c), in every study that has both."
-    )
-
-
-def test_a_line_of_one_study_alone_is_in_no_sentence_about_every_study_and_not_in_the_table():
-    found = shared(
-        {"one": {"ε = 2": standing({"a": UP, "b": UP})}, "two": {"ε = 2": standing({"a": UP})}}
-    )
-    *_, last = sentences(found, "plain")
-    assert last == "At ε = 2, a is better than plain, fine-tuned (c), in every study that has both."
-    assert set(table(found)["method"]) == {"a"}
-
-
-def test_a_line_that_one_study_alone_can_compare_is_in_no_sentence_about_every_study():
-    both = {"a": UP, "b": UP}
-    bare = Standing(("a", "b"), {}, {"a": UP}, {"a": UP}, frozenset())
-    *_, last = sentences(
-        shared({"one": {"ε = 2": standing(both)}, "two": {"ε = 2": bare}}), "plain"
-    )
-    assert last == "At ε = 2, a is better than plain, fine-tuned (c), in every study that has both."
+    assert last == f"At ε = 2, {said} plain, fine-tuned (c), in every study that has both."
+    if two is not BARE:
+        assert set(table(found)["method"]) == {"a"}, "no line of one study alone"
 
 
 def test_a_budget_of_one_study_alone_is_left_out():

@@ -203,19 +203,13 @@ def test_the_map_comes_first_and_is_the_same_from_committed_files_alone(study, t
 
 def test_what_is_exported_of_a_map_keeps_people_rows_and_the_choice_of_the_search(tmp_path):
     base = fake_results.study(epsilons=(2.0,), methods=("local_only", "dp_fedavg"))
-    rows = [
-        dataclasses.replace(
-            row,
-            cell=dataclasses.replace(
-                row.cell,
-                partition=dataclasses.replace(
-                    row.cell.partition, clients=clients, test_fraction=fraction
-                ),
-            ),
-        )
-        for clients, fraction in ((6, 0.2), (12, 0.2), (6, 0.5), (12, 0.5))
-        for row in base.rows
-    ]
+    rows = []
+    for clients, fraction in ((6, 0.2), (12, 0.2), (6, 0.5), (12, 0.5)):
+        for row in base.rows:
+            split = {"clients": clients, "test_fraction": fraction}
+            partition = dataclasses.replace(row.cell.partition, **split)
+            cell = dataclasses.replace(row.cell, partition=partition)
+            rows.append(dataclasses.replace(row, cell=cell))
     study = dataclasses.replace(base, rows=tuple(rows))
     written, target = fake_results.write(study, tmp_path), tmp_path / "docs"
     told = {cell.id: "Here." for cell in study.cells}

@@ -120,17 +120,11 @@ def test_the_table_has_the_references_first_then_certified_then_nominal_lines_ea
 ):
     table = rows(renewed(published))
     header, *labels = table
-    assert (header, labels[:2], labels[-1]) == (
-        "method",
-        ["local_only", "fedavg"],
-        "feddpa (official code)",
-    )
+    assert [header, *labels[:2], labels[-1]] == [
+        *("method", "local_only", "fedavg", "feddpa (official code)")
+    ]
     assert table["method"] == [
-        "claim",
-        "personal, ε = 2",
-        "personal, ε = 8",
-        "global, ε = 2",
-        "global, ε = 8",
+        *("claim", "personal, ε = 2", "personal, ε = 8", "global, ε = 2", "global, ε = 8")
     ]
     assert table["local_only"][0] == "none, sends nothing"
     assert table["fedavg"][0] == "none, ε = ∞"
@@ -253,41 +247,24 @@ def test_the_comment_about_the_runs_follows_their_settings_and_not_their_labels(
 
 
 @pytest.mark.parametrize(
-    ("page", "old", "new", "message"),
+    ("text", "message"),
     [
-        (
-            PAGE,
-            f"<!-- {readme.TABLE} -->\n",
-            "",
-            f"{PAGE}: marker <!-- quickstart: table -->; got '0 of it'; expected one such line",
-        ),
-        (
-            PAGE,
-            f"<!-- {readme.SENTENCES} -->",
-            f"<!-- {readme.TABLE} -->",
-            "marker <!-- quickstart: table -->; got '2 of it'",
-        ),
-        (
-            PAGE,
-            f"<!-- {readme.TABLE} -->\n<!-- end -->\n",
-            f"<!-- {readme.TABLE} -->\n",
-            "marker <!-- quickstart: table --> has no <!-- end --> of its own",
-        ),
-        (
-            "README.md",
-            f"<!-- {readme.VERDICT} -->\n<!-- end -->",
-            "",
-            "README.md: marker <!-- quickstart: verdict",
-        ),
+        ("", "PAGE: marker <!-- a: b -->; got '0 of it'; expected one such line"),
+        ("<!-- a: b -->\n<!-- end -->\n" * 2, "marker <!-- a: b -->; got '2 of it'"),
+        ("<!-- a: b -->\n", "marker <!-- a: b --> has no <!-- end --> of its own"),
+        ("<!-- a: b -->\n<!-- c: d -->\n<!-- end -->\n", "has no <!-- end --> of its own"),
     ],
 )
-def test_a_missing_marker_is_one_clear_error_and_changes_nothing(
-    published, page, old, new, message
-):
-    texts = {**EMPTY, page: EMPTY[page].replace(old, new)}
-    assert texts != EMPTY
-    (published / page).write_text(texts[page])
+def test_a_missing_marker_is_one_clear_error(text, message):
     with pytest.raises(ConfigError, match=re.escape(message)):
+        blocks.split(text, "a: b", "PAGE")
+
+
+def test_a_page_without_a_marker_changes_no_page(published):
+    marker = f"<!-- {readme.VERDICT} -->\n<!-- end -->"
+    texts = {**EMPTY, "README.md": EMPTY["README.md"].replace(marker, "")}
+    (published / "README.md").write_text(texts["README.md"])
+    with pytest.raises(ConfigError, match=r"README\.md: marker <!-- quickstart: verdict"):
         renew()
     assert {name: (published / name).read_text() for name in EMPTY} == texts
     assert not (published / "docs/images").exists()

@@ -214,14 +214,8 @@ ROUNDS = {
         "dp_fedsim_table1_cifar10",
         ["method", "variant"],
         [
-            "FedAvg",
-            "DP-FedAvg",
-            "DP-FedSim",
-            "DP-FedSAM",
-            "DP-FedSAM-top-k",
-            "FedAvg, ten clients",
-            "DP-FedSim, ten clients",
-            "DP-FedAvg, ten clients",
+            *("FedAvg", "DP-FedAvg", "DP-FedSim", "DP-FedSAM", "DP-FedSAM-top-k"),
+            *("FedAvg, ten clients", "DP-FedSim, ten clients", "DP-FedAvg, ten clients"),
         ],
     ),
     "dp_fedsim_readings_fashion": (
