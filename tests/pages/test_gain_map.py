@@ -54,7 +54,7 @@ def region(personal: float, released: float, spread: float = 0.0) -> Panel:
 def test_personalization_pays_where_it_beats_learning_alone_and_the_released_model(
     personal, released, spread, word
 ):
-    verdict = region(personal, released, spread).verdicts()["ε = 2"]
+    verdict = region(personal, released, spread).verdicts["ε = 2"]
     assert verdict.word == word
     assert verdict.alone.mean == pytest.approx(personal - ALONE)
     assert verdict.released.mean == pytest.approx(personal - released)
@@ -62,7 +62,7 @@ def test_personalization_pays_where_it_beats_learning_alone_and_the_released_mod
 
 def test_a_released_model_is_no_personal_one_however_good_it_is():
     panel = region(50.5, 90)
-    verdict = panel.verdicts()["ε = 2"]
+    verdict = panel.verdicts["ε = 2"]
     assert (verdict.word, verdict.group.label) == ("does not pay", "fedrep")
     (section,) = panel.certified.values()
     assert "untouched" not in {group.label for group in section.beside(verdict.rival)}
@@ -96,7 +96,7 @@ def test_without_learning_alone_or_a_released_model_there_is_no_verdict():
     for line in ("local_only", "dp_fedavg"):
         runs = study.runs[study.runs["line"] != line].assign(global_validation=math.nan)
         (panel,) = panels(dataclasses.replace(study, runs=runs))
-        assert panel.verdicts() == {}
+        assert panel.verdicts == {}
 
 
 def test_two_seeds_decide_nothing():
@@ -104,7 +104,7 @@ def test_two_seeds_decide_nothing():
         return (90, None, None) if line == "fedrep" else (10, 10, 10)
 
     (panel,) = panels(synthetic.made(level, **ONE, seeds=2))
-    assert panel.verdicts()["ε = 2"].word == "undecided"
+    assert panel.verdicts["ε = 2"].word == "undecided"
 
 
 # ---------------------------------------------------------------- the map

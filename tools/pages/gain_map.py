@@ -44,7 +44,7 @@ _APART = 1.07
 def advice(panel: Panel) -> str:
     """Return a sentence: what an experimenter should do at each budget."""
     budgets: dict[str, list[str]] = {}
-    for budget, verdict in panel.verdicts().items():
+    for budget, verdict in panel.verdicts.items():
         budgets.setdefault(_deed(verdict), []).append(budget)
     return sentences.each_budget({sentences.names(at): deed for deed, at in budgets.items()})
 
@@ -62,10 +62,10 @@ def _deed(verdict: Verdict) -> str:
 
 def matrix(found: Sequence[Panel]) -> str:
     """Return the map as Markdown: what to do by people, rows and budget."""
-    budgets = list(dict.fromkeys(budget for panel in found for budget in panel.verdicts()))
+    budgets = list(dict.fromkeys(budget for panel in found for budget in panel.verdicts))
     rows = []
     for panel in found:
-        verdicts = panel.verdicts()
+        verdicts = panel.verdicts
         cells = (_short(verdicts[budget]) if budget in verdicts else "–" for budget in budgets)
         rows.append(tuple(map(Entry, (f"{panel.people:,}", str(panel.rows), *cells))))
     header = ("people", "rows", *budgets)
@@ -96,7 +96,7 @@ def table(found: Sequence[Panel]) -> pd.DataFrame:
             "seeds": str(one.alone.seeds),
         }
         for panel in found
-        for budget, one in panel.verdicts().items()
+        for budget, one in panel.verdicts.items()
     )
 
 
@@ -118,7 +118,7 @@ def small_figure(source: Path, target: Path) -> None:
 
 
 def _figure(found: Sequence[Panel]) -> Figure:
-    verdicts = [(panel, panel.verdicts()) for panel in found]
+    verdicts = [(panel, panel.verdicts) for panel in found]
     budgets = list(dict.fromkeys(budget for _, parts in verdicts for budget in parts))
     heading = (
         "Gain of the first personal model over learning alone (left) and over the best released "

@@ -151,7 +151,7 @@ def said(panel: Panel) -> Iterator[str]:
     """Yield whether personalization pays at every budget; then, at the smallest and the largest
     one, who beats (a), who is best, who beats (b) and (c); who gains, what privacy costs, and the
     nominal claims that fail. Nothing is said where a study lacks what a sentence compares with."""
-    if panel.verdicts():
+    if panel.verdicts:
         yield gain_map.advice(panel)
     budgets = [*panel.certified]
     ends = {budget: panel.certified[budget] for budget in (*budgets[:1], *budgets[-1:])}
@@ -205,14 +205,11 @@ def best(panel: Panel, found: Mapping[Group, Mapping[str, str]]) -> Table:
     certified = [*panel.certified.values()]
     middle = certified[len(certified) // 2 :][:1]
     budgets = {one.budget for one in (*certified[:1], *middle, *certified[-1:])}
-    shown = [
-        group
-        for section in panel.sections
-        for group in section.groups
-        if section.budget in (NO_PRIVACY, *budgets)
-        and section.claim in ("none", "certified")
-        and group in _kept(panel, section)
-    ]
+    shown: list[Group] = []
+    for section in panel.sections:
+        if section.budget in (NO_PRIVACY, *budgets) and section.claim in ("none", "certified"):
+            kept = _kept(panel, section)
+            shown += [group for group in section.groups if group in kept]
     rows = tuple(
         tuple(
             Entry(found[group][name], name == "personal own" and bool(found[group]["best"]))
@@ -224,7 +221,7 @@ def best(panel: Panel, found: Mapping[Group, Mapping[str, str]]) -> Table:
 
 
 def _kept(panel: Panel, section: Section) -> list[Group | None]:
-    verdict = panel.verdicts().get(section.budget)
+    verdict = panel.verdicts.get(section.budget)
     rivals = [panel.released(section.budget), panel.find(section.budget, PLAIN)]
     return [*section.groups[:SHOWN], *rivals, *([verdict.group] if verdict else ())]
 

@@ -155,8 +155,9 @@ class Panel:
             return max(known, key=lambda group: group.mean(VALIDATION))
         return self.find(budget, PLAIN)
 
+    @cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        """Return by budget whether personalization pays; nothing for budgets without (a) or (b)."""
+        """Whether personalization pays, by budget; nothing for budgets without (a) or (b)."""
         found = ((budget, self._verdict(budget)) for budget in self.certified)
         return {budget: one for budget, one in found if one}
 

@@ -101,7 +101,7 @@ def _studies(found: dict[str, Panel]) -> Iterator[str]:
 
 
 def _verdicts(name: str, panel: Panel) -> Iterator[tuple[Entry, ...]]:
-    for budget, one in panel.verdicts().items():
+    for budget, one in panel.verdicts.items():
         rival = one.rival.label + ", by rule" * panel.by_rule
         texts = [name, budget, one.word, one.group.label, wording.number(one.alone), rival]
         yield tuple(map(Entry, [*texts, wording.number(one.released)]))
