@@ -154,10 +154,11 @@ def hook(page: str) -> str:
     spec = importlib.util.spec_from_file_location("rendered", DOCS / "rendered.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    source, uri = PAGES.get(page, page), types.SimpleNamespace(src_uri=page)
+    source = PAGES.get(page, page)
+    file = types.SimpleNamespace(src_uri=page, abs_src_path=str(DOCS / source))
     return module.on_page_markdown(
         (DOCS / source).read_text(encoding="utf-8"),
-        page=types.SimpleNamespace(file=uri, meta={}),
+        page=types.SimpleNamespace(file=file, meta={}),
     )
 
 
