@@ -16,10 +16,10 @@ rule evaluate:
         "logs/evaluate/{study}/{method}.log",
     wildcard_constraints:
         study=r"\w+(/search)?",
+    priority: 1
     conda:
         "../../envs/pflpipe.yaml"
     threads: SETTINGS.processes
-    priority: 1
     resources:
         # Memory holds one run at a time, and the states of one group of clients.
         mem_mb=lambda wc, input, attempt: attempt

@@ -16,7 +16,8 @@ rule released:
         code=code(
             "released",
             lambda wc: [
-                PROJECT.package / f"pipeline/released.{kind}" for kind in ("md", "yaml")
+                PROJECT.package / f"pipeline/released.{kind}"
+                for kind in ("md", "yaml")
             ],
         ),
     message:

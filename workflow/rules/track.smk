@@ -9,11 +9,11 @@ rule track_method:
         f"{RESULTS}/tracking/{{study}}/{{method}}.done",
     log:
         "logs/track/{study}/{method}.log",
+    # Beside the training of other methods, not after it.
+    priority: 1
     localrule: True
     conda:
         "../../envs/pflpipe.yaml"
-    # Beside the training of other methods, not after it.
-    priority: 1
     params:
         uri=mlflow_export.without_credentials(TRACKING),
         code=code("track"),
