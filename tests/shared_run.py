@@ -46,7 +46,7 @@ def outcome(
     rows = [
         [value for name, value in row.items() if name not in rounds.CURVES] for row in done.rows
     ]
-    scores = [list(row.values()) for row in accuracies(run, done, has_global_model=True)]
+    scores = [list(row.values()) for row in accuracies(run, done)]
     tables = {
         "rows": torch.tensor(rows, dtype=torch.float64),
         "scores": torch.tensor(scores, dtype=torch.float64),

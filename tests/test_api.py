@@ -448,7 +448,7 @@ def test_a_client_trains_on_what_it_has_and_only_what_cannot_be_learned_counts_a
     assert done.diverged_round is None
     assert [row["nonfinite_uploads"] for row in done.rows] == [0, 0, 0]
     assert bool(torch.isnan(world.test.x[world.split.test[2][0]]).all())
-    rows = accuracies(world, done, True)
+    rows = accuracies(world, done)
     right = rows[2]["personal_own"] / 100 * len(shards[2][1])
     assert right == pytest.approx(round(right))
     assert right <= len(shards[2][1]) - 1

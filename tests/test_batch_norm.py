@@ -167,10 +167,10 @@ def test_every_personal_model_is_tested_with_averages_also_that_of_a_new_client(
         return score(self, params, schedule)
 
     monkeypatch.setattr(Task, "score", noted)
-    evaluation.accuracies(world, progress, False)  # own, validation and common rows
+    evaluation.accuracies(world, progress)  # own, validation and common rows
     assert seen.count(True) == 3 * len(SIZES)
     seen.clear()
-    evaluation.accuracies_of_new(world, progress, False)
+    evaluation.accuracies_of_new(world, progress)
     assert seen.count(True) == len(SIZES)
 
 

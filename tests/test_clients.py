@@ -34,9 +34,7 @@ def finish(method, hyperparameters, backend, **changes):
     """Train all rounds and evaluate every client."""
     world = simulation(method, hyperparameters, backend=backend, **changes)
     progress = rounds.run(world, rounds.start(world))
-    return progress, evaluation.accuracies(
-        world, progress, registry.info(method).about.has_global_model
-    )
+    return progress, evaluation.accuracies(world, progress)
 
 
 def with_dropout(world):
@@ -316,7 +314,7 @@ def test_clients_of_whom_nobody_has_examples_send_zeros_and_are_tested(method, b
         for value in uploads.update.values()
     )
     assert all(value.isfinite().all() for value in done.params.values())
-    for row in evaluation.accuracies(world, done, has_global_model=True):
+    for row in evaluation.accuracies(world, done):
         assert row["train_size"] == 0
         assert np.isfinite(
             [row["personal_own"], row["personal_common"], row["global_own"], row["global_common"]]
@@ -330,7 +328,7 @@ def test_dropout_is_the_same_in_loop_and_vmap_and_only_in_training(method):
     for backend in ("loop", "vmap"):
         world = with_dropout(simulation(method, backend=backend))
         progress = rounds.run(world, rounds.start(world))
-        ends[backend] = progress, evaluation.accuracies(world, progress, has_global_model=True)
+        ends[backend] = progress, evaluation.accuracies(world, progress)
     assert_same(ends["loop"][0], ends["vmap"][0])
     np.testing.assert_equal(ends["loop"][1], ends["vmap"][1])
     plain, _ = finish(method, {}, "loop")

@@ -120,8 +120,8 @@ def test_every_client_has_the_metrics_of_its_own_rows_and_models(backend, held_o
         world, split=dataclasses.replace(world.split, validation=validation)
     )
     progress = rounds.run(world, rounds.start(world))
-    plain = accuracies(world, progress, True)
-    found = accuracies(world, progress, True, measures=ALL)
+    plain = accuracies(world, progress)
+    found = accuracies(world, progress, measures=ALL)
     for client, row in enumerate(found):
         assert {name: row[name] for name in plain[client]} == pytest.approx(
             plain[client], nan_ok=True
@@ -148,7 +148,7 @@ def test_a_search_learns_metrics_of_validation_rows_alone():
     world = simulation("dp_fedavg")
     progress = rounds.run(world, rounds.start(world))
     unreadable = dataclasses.replace(world, test=None)  # any look at it raises
-    for row in accuracies(unreadable, progress, True, validation_only=True, measures=ALL):
+    for row in accuracies(unreadable, progress, validation_only=True, measures=ALL):
         assert {name.rpartition("_")[2] for name in row.keys() - {"client", "train_size"}} == {
             "validation"
         }
@@ -158,10 +158,11 @@ def test_new_clients_have_the_metrics_too():
     world = simulation("dp_fedavg")
     world = dataclasses.replace(world, split=dataclasses.replace(world.split, new=world.split))
     progress = rounds.run(world, rounds.start(world))
-    for row in accuracies_of_new(world, progress, True, ALL):
+    for row in accuracies_of_new(world, progress, ALL):
         assert math.isfinite(row["log_loss_personal_new"])
         assert math.isfinite(row["macro_f1_global_new"])
-    for row in accuracies_of_new(world, progress, False, ALL):
+    world = dataclasses.replace(world, has_global_model=False)
+    for row in accuracies_of_new(world, progress, ALL):
         assert math.isnan(row["macro_f1_global_new"])
 
 
@@ -171,7 +172,7 @@ def test_an_answer_that_is_not_finite_is_a_wrong_one_given_with_certainty():
     with_states(progress, lambda _, value: torch.full_like(value, torch.nan))
     worst = {"macro_f1": 0, "balanced_accuracy": 0, "calibration_error": 100}
     worst |= {"log_loss": -math.log(2.0**-52), "mean_absolute_error": 2 / CLASSES}
-    for row in accuracies(world, progress, False, measures=ALL):
+    for row in accuracies(world, progress, measures=ALL):
         assert {name: row[f"{name}_personal_own"] for name in worst} == pytest.approx(worst)
         assert not row["auc_personal_own"] > 50
 

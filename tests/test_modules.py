@@ -344,7 +344,7 @@ def test_the_examples_of_the_documentation_train_a_round(name, shape, options, b
     assert "head.weight" in moved
     assert not set(moved) & set(world.task.norm_names), "they stay on the clients"
     assert world.task.norm_names
-    evaluation.accuracies(world, progress, has_global_model=True)
+    evaluation.accuracies(world, progress)
 
 
 @pytest.mark.slow

@@ -223,7 +223,7 @@ def world(method: str, backend: str = "loop") -> Simulation:
 
 
 def accuracies_in(found: Simulation) -> list[dict[str, Any]]:
-    return evaluation.accuracies_of_new(found, rounds.run(found, rounds.start(found)), True)
+    return evaluation.accuracies_of_new(found, rounds.run(found, rounds.start(found)))
 
 
 WITHOUT_NORM = [name for name in NAMES if "norm" not in registry.info(name).about.needs]
@@ -270,7 +270,7 @@ def test_a_new_client_trains_a_head_of_its_own_for_as_long_as_the_others_did():
     personalize = found.method.personalize
     watched = dataclasses.replace(found, method=dataclasses.replace(found.method, personalize=spy))
     done = rounds.run(watched, rounds.start(watched))
-    evaluation.accuracies_of_new(watched, done, has_global_model=False)
+    evaluation.accuracies_of_new(watched, done)
     for model, expected in zip(models, by_hand(found, done.params), strict=True):
         assert_equal(model, expected)
 
@@ -278,14 +278,15 @@ def test_a_new_client_trains_a_head_of_its_own_for_as_long_as_the_others_did():
 def test_a_new_client_of_a_method_without_a_state_personalizes_the_released_model():
     found = world("dp_fedavg")
     done = rounds.run(found, rounds.start(found))
-    rows = evaluation.accuracies_of_new(found, done, has_global_model=True)
+    rows = evaluation.accuracies_of_new(found, done)
     held = found.split.new
     for client, row in enumerate(rows):
         x, y = found.test.x[held.test[client]], found.test.y[held.test[client]]
         right = (found.network.apply(done.params, x).argmax(1) == y).double().mean().item()
         assert row["global_new"] == pytest.approx(100 * right)
     assert rows[1]["personal_new"] == rows[1]["global_new"], "it has no examples to train on"
-    assert math.isnan(evaluation.accuracies_of_new(found, done, False)[0]["global_new"])
+    without = dataclasses.replace(found, has_global_model=False)
+    assert math.isnan(evaluation.accuracies_of_new(without, done)[0]["global_new"])
 
 
 def test_a_new_client_is_told_the_clip_bound_that_the_last_round_left():
@@ -300,7 +301,7 @@ def test_a_new_client_is_told_the_clip_bound_that_the_last_round_left():
     adapting = dataclasses.replace(found.plan, adaptive=moves)
     found = dataclasses.replace(found, method=method, plan=adapting)
     done = rounds.run(found, rounds.start(found))
-    evaluation.accuracies_of_new(found, done, has_global_model=True)
+    evaluation.accuracies_of_new(found, done)
     assert set(told) == {done.bound} != {found.plan.clip_norm}
 
 
@@ -315,8 +316,7 @@ def test_what_new_clients_hold_reaches_no_release_and_no_other_clients_accuracy(
     for name, value in ends[0].params.items():
         assert torch.equal(value, ends[1].params[name])
     one, two = (
-        evaluation.accuracies(place, end, True)
-        for place, end in zip((found, other), ends, strict=True)
+        evaluation.accuracies(place, end) for place, end in zip((found, other), ends, strict=True)
     )
     np.testing.assert_equal(one, two)
     assert len(one) == 4

@@ -87,7 +87,7 @@ def test_a_run_in_which_everybody_diverges_ends_and_says_so(method, backend):
         assert row["signal_norm"] == 0
     if place.plan.noise_multiplier:
         held(place, done)
-    for scores in evaluation.accuracies(place, done, registry.info(method).about.has_global_model):
+    for scores in evaluation.accuracies(place, done):
         # The personal model of these is the released one, in which no client's rows are left.
         released = method in ("dp_fedavg_global", "one_shot_ridge")
         right = scores["global_own"] if released else 0

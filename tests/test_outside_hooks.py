@@ -236,7 +236,7 @@ def test_other_hooks_may_not_change_what_they_are_given_either(place):
     method = dataclasses.replace(world.method, **{place: slip})
     slipping = dataclasses.replace(world, method=method, name="mine")
     with pytest.raises(PrivacyError, match=rf"hook {place}: head\.bias; got 'changed in place'"):
-        evaluation.accuracies(slipping, finish(slipping), has_global_model=True)
+        evaluation.accuracies(slipping, finish(slipping))
 
 
 def tensors_of(value: Any, seen: set[int]) -> list[torch.Tensor]:
@@ -288,7 +288,7 @@ def test_a_hook_reaches_its_own_clients_rows_alone():
     world = dataclasses.replace(world, train=train, test=test, method=method)
     done = rounds.start(world)
     rounds.one_round(world, done)
-    evaluation.accuracies(world, done, has_global_model=True)
+    evaluation.accuracies(world, done)
     assert met == [(9, [1000.0]), (4, [1001.0]), (1, [1002.0]), (6, [1003.0])] * 2
 
 

@@ -149,7 +149,7 @@ def test_a_network_does_not_choose_the_precision_of_its_training(own, backend):
     world = world.isolated("auto")
     done = rounds.start(world)
     rounds.one_round(world, done)
-    evaluation.accuracies(world, done, has_global_model=True)
+    evaluation.accuracies(world, done)
     assert torch.get_float32_matmul_precision() == "highest"
 
 

@@ -234,7 +234,7 @@ def test_no_random_stream_is_used_twice_in_a_run(monkeypatch):
     progress = rounds.start(world)
     for _ in range(2):
         rounds.one_round(world, progress)
-    scores.accuracies(world, progress, has_global_model=True)
+    scores.accuracies(world, progress)
     assert {name[1] for name in names} == {"init", "sample", "noise", "batches", "isolation"}
     again = [name for name in names if name[1] == "noise"]  # drawn once more, to be compared
     assert again[::2] == again[1::2]
@@ -343,7 +343,7 @@ def test_personal_models_are_trained_at_the_learning_rate_of_the_round_after_the
 
     spying = dataclasses.replace(world.method, personalize=personalize)
     world = dataclasses.replace(world, method=spying)
-    evaluation.accuracies(world, rounds.run(world, rounds.start(world)), True)
+    evaluation.accuracies(world, rounds.run(world, rounds.start(world)))
     assert seen == [0.2 * 0.5**3] * 4
 
 

@@ -406,9 +406,7 @@ def test_accuracy_on_digits_lies_in_its_window(tmp_path):
             simulation, plan=dataclasses.replace(simulation.plan, noise_multiplier=noise)
         )
         progress = rounds.run(noisy, rounds.start(noisy))
-        found.append(
-            evaluation.accuracies(noisy, progress, has_global_model=True)[0]["global_common"]
-        )
+        found.append(evaluation.accuracies(noisy, progress)[0]["global_common"])
     assert 72 < found[0] < 84, found
     assert 70 < found[1] < 84, found
     assert found[2] < 40, found
@@ -433,9 +431,7 @@ def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_
         {k: v for k, v in row.items() if k not in curves} for row in rows[0]
     ]
     world = runs.simulate(cell, inputs_of(place), device="cpu", backend="auto")
-    rows_of_clients = evaluation.accuracies(
-        world, runs.load_final(place / "run", world), has_global_model=True
-    )
+    rows_of_clients = evaluation.accuracies(world, runs.load_final(place / "run", world))
     for name in curves:
         found = [row[name] for row in rows_of_clients if row[name] == row[name]]
         assert float(rows[3][-1][name]) == pytest.approx(sum(found) / len(found))
@@ -445,17 +441,18 @@ def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_
     final = runs.load_final(place / "run", world)
     three = list(range(world.plan.clients))
     three = sorted(numpy_rng(cell.seed, "curves").choice(three, 3, replace=False))
-    found = evaluation.means(some, final, has_global_model=True)
+    found = evaluation.means(some, final)
     for name in curves:
         assert found[name] == pytest.approx(np.nanmean([rows_of_clients[i][name] for i in three]))
 
     released = dataclasses.replace(
         world, training=dataclasses.replace(cell.training, evaluate_personal=False)
     )
-    assert evaluation.means(released, final, has_global_model=True) == {
+    assert evaluation.means(released, final) == {
         "global_common": pytest.approx(rows_of_clients[0]["global_common"], rel=1e-12)
     }
-    assert math.isnan(evaluation.means(released, final, has_global_model=False)["global_common"])
+    without = dataclasses.replace(released, has_global_model=False)
+    assert math.isnan(evaluation.means(without, final)["global_common"])
 
 
 def test_a_cell_is_resolved_once_before_its_first_round(tmp_path, monkeypatch):

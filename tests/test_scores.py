@@ -31,7 +31,7 @@ def test_scores_equal_a_count_by_hand(own_from_train, backend):
         )
         world = dataclasses.replace(world, split=split)
     own = world.train if own_from_train else world.test
-    rows = scores.accuracies(world, progress, has_global_model=True)
+    rows = scores.accuracies(world, progress)
     for client, row in enumerate(rows):
         train = world.train.schedule(world.work(client, progress.round)["train"])
         personal = world.task.minimize(progress.params, train, world.task.loss)[0]
@@ -49,7 +49,7 @@ def test_scores_equal_a_count_by_hand(own_from_train, backend):
 
 def test_a_personal_model_is_made_of_the_clients_own_final_state():
     world, progress = trained("local_only")
-    rows = scores.accuracies(world, progress, has_global_model=False)
+    rows = scores.accuracies(world, progress)
     for client, row in enumerate(rows):
         state = {name: value[client] for name, value in progress.states.items()}
         train = world.train.schedule(world.work(client, progress.round)["train"])
@@ -64,8 +64,8 @@ def test_a_personal_model_is_made_of_the_clients_own_final_state():
 def test_a_search_learns_validation_accuracies_and_nothing_of_test_data():
     world, progress = trained()
     unreadable = dataclasses.replace(world, test=None)  # any look at it raises
-    rows = scores.accuracies(world, progress, has_global_model=True)
-    found = scores.accuracies(unreadable, progress, has_global_model=True, validation_only=True)
+    rows = scores.accuracies(world, progress)
+    found = scores.accuracies(unreadable, progress, validation_only=True)
     kept = ("client", "train_size", "personal_validation", "global_validation")
     np.testing.assert_equal(found, [{name: row[name] for name in kept} for row in rows])
 
@@ -78,7 +78,7 @@ def test_a_test_of_no_run_is_refused_and_not_an_empty_table(tmp_path):
 
 def test_no_examples_means_no_accuracy():
     world, progress = trained()
-    rows = scores.accuracies(world, progress, has_global_model=True)
+    rows = scores.accuracies(world, progress)
     for kind in ("personal", "global"):
         assert [np.isnan(row[f"{kind}_validation"]) for row in rows] == [
             len(part) == 0 for part in world.split.validation
@@ -87,7 +87,8 @@ def test_no_examples_means_no_accuracy():
 
 def test_a_method_without_a_global_model_has_no_global_accuracy():
     world, progress = trained("local_only")
-    for row in scores.accuracies(world, progress, has_global_model=False):
+    world = dataclasses.replace(world, has_global_model=False)
+    for row in scores.accuracies(world, progress):
         assert np.isnan(row["global_own"])
         assert np.isnan(row["global_common"])
         assert np.isfinite(row["personal_own"])
@@ -109,9 +110,9 @@ def test_clients_in_blocks_have_the_same_scores_and_few_schedules_at_once(backen
 
     def found():
         return (
-            scores.accuracies(world, progress, True, measures=measures),
-            scores.accuracies(world, progress, True, clients=[3, 1, 0]),
-            scores.accuracies_of_new(world, progress, True, measures=measures),
+            scores.accuracies(world, progress, measures=measures),
+            scores.accuracies(world, progress, clients=[3, 1, 0]),
+            scores.accuracies_of_new(world, progress, measures=measures),
         )
 
     whole = found()
@@ -129,7 +130,7 @@ def test_a_model_that_is_not_finite_is_never_right():
     with_states(
         progress, lambda _, value: torch.cat([torch.full_like(value[:1], torch.nan), value[1:]])
     )
-    rows = scores.accuracies(world, progress, has_global_model=False)
+    rows = scores.accuracies(world, progress)
     assert rows[0]["personal_own"] == rows[0]["personal_common"] == 0
     assert any(row["personal_common"] > 0 for row in rows[1:])
 
@@ -158,7 +159,7 @@ def test_methods_only_ever_see_the_clients_training_examples():
     progress = rounds.start(watched)
     for _ in range(2):
         rounds.one_round(watched, progress)
-    scores.accuracies(watched, progress, has_global_model=True)
+    scores.accuracies(watched, progress)
     own = [world.train.x[rows] for rows in world.split.train] * 3
     assert all(torch.equal(*pair) for pair in zip(seen, own, strict=True))
 

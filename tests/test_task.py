@@ -98,7 +98,7 @@ def test_bf16_tests_models_and_takes_fisher_information_in_float32():
     task.fisher(progress.params, schedule)
     task.score(progress.params, schedule)
     assert set(seen) == {torch.float32}
-    evaluation.accuracies(world, progress, has_global_model=True)
+    evaluation.accuracies(world, progress)
     assert torch.bfloat16 in seen, "a personal model is trained"
 
 

@@ -59,7 +59,7 @@ class World:
     @functools.cached_property
     def scores(self) -> list[dict[str, Any]]:
         """The accuracies of all clients in the end."""
-        return evaluation.accuracies(self.simulation, self.progress, True)
+        return evaluation.accuracies(self.simulation, self.progress)
 
 
 def with_pool(world: Simulation) -> Simulation:

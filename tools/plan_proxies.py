@@ -164,7 +164,7 @@ def measure(
         plan = dataclasses.replace(simulation.plan, noise_multiplier=multiplier)
         simulation = dataclasses.replace(simulation, plan=plan)
     done = rounds.run(simulation, rounds.start(simulation), lambda progress: None)
-    clients = accuracies(simulation, done, about.has_global_model)
+    clients = accuracies(simulation, done)
     names = "personal_own", "global_own"
     return {"sent": sent} | {name: over_clients(row[name] for row in clients) for name in names}
 

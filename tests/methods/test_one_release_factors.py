@@ -195,8 +195,8 @@ def test_rounds_at_their_budget_are_worth_one_and_new_people_cost_nothing():
     done = rounds.run(found, rounds.start(found))
     new = dataclasses.replace(found, split=dataclasses.replace(found.split, new=found.split))
     (known, stranger) = (
-        evaluation.accuracies(found, done, has_global_model=True),
-        evaluation.accuracies_of_new(new, done, has_global_model=True),
+        evaluation.accuracies(found, done),
+        evaluation.accuracies_of_new(new, done),
     )
     pairs = zip(known, stranger, strict=True)
     assert all(old["personal_own"] == fresh["personal_new"] for old, fresh in pairs)

@@ -26,7 +26,7 @@ def test_everybody_answers_its_own_most_frequent_class():
     found = world()
     biases = models(found)["head.bias"].numpy()
     done = rounds.run(found, rounds.start(found))
-    scores = evaluation.accuracies(found, done, has_global_model=False)
+    scores = evaluation.accuracies(found, done)
     for client, (bias, score) in enumerate(zip(biases, scores, strict=True)):
         counts = np.bincount(found.train.y[found.split.train[client]], minlength=3) + 0.5
         np.testing.assert_allclose(bias, np.log(counts / counts.sum()), rtol=1e-12)

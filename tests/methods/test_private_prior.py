@@ -154,8 +154,8 @@ def test_rounds_at_their_budget_are_worth_one_and_new_people_cost_nothing():
     found = world()
     done = rounds.run(found, rounds.start(found))
     new = dataclasses.replace(found, split=dataclasses.replace(found.split, new=found.split))
-    known = evaluation.accuracies(found, done, has_global_model=True)
-    stranger = evaluation.accuracies_of_new(new, done, has_global_model=True)
+    known = evaluation.accuracies(found, done)
+    stranger = evaluation.accuracies_of_new(new, done)
     pairs = zip(known, stranger, strict=True)
     assert all(old["personal_own"] == fresh["personal_new"] for old, fresh in pairs)
 

@@ -303,9 +303,7 @@ def a1(
         times = [watch.seconds(lambda: rounds.one_round(world, progress))]
         while len(times) < 2 or (sum(times) < cap and len(times) < 10):
             times.append(watch.seconds(lambda: rounds.one_round(world, progress)))
-        testing = watch.seconds(
-            lambda: evaluation.accuracies(world, progress, has_global_model=True)
-        )
+        testing = watch.seconds(lambda: evaluation.accuracies(world, progress))
     each = statistics.median(times[1:])
     return {
         "backend": backend,

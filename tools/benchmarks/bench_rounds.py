@@ -311,7 +311,7 @@ def bench_plain(args: argparse.Namespace) -> Any:
 
     def with_accuracies() -> None:
         rounds.one_round(scored, progress)
-        accuracies(scored, progress, True)
+        accuracies(scored, progress)
 
     cases: dict[str, Case] = {
         "plain, tensors": tensors.dp_fedavg,

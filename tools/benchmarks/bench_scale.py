@@ -119,7 +119,7 @@ def measure(words: dict[str, Any]) -> None:
         )
         began = time.perf_counter()
         if evaluates:
-            accuracies(run, progress, has_global_model=True)
+            accuracies(run, progress)
         result = {
             "seconds_per_round": statistics.fmean(row["seconds"] for row in progress.timing[1:]),
             "participants_per_round": statistics.fmean(
@@ -188,7 +188,7 @@ def measure_clients(clients: int) -> None:
         rounds.one_round(run, progress)
         found["round_seconds"] = time.process_time() - began
         began = time.process_time()
-        rows = accuracies(run, progress, has_global_model=False)
+        rows = accuracies(run, progress)
         found["evaluation_seconds"] = time.process_time() - began
         began = time.process_time()
         blank = dict.fromkeys(scores.COLUMNS, math.nan) | {"cell": "0" * 40}

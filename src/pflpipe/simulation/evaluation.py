@@ -42,7 +42,6 @@ _Answers = dict[str, dict[str, Tensor]]
 def accuracies(
     simulation: Simulation,
     progress: Progress,
-    has_global_model: bool,
     *,
     clients: Sequence[int] = (),
     validation_only: bool = False,
@@ -68,7 +67,7 @@ def accuracies(
     if not validation_only:
         held_out["own"] = split.test
         common = simulation.test.schedule(simulation.in_order(split.common))
-    tests = _Tests(simulation, held_out, has_global_model, measures)
+    tests = _Tests(simulation, held_out, measures)
 
     def hook(state: ClientState, batches: Batches, others: Mapping[str, Schedule]) -> _Answers:
         personal = _personal(simulation, progress, state, batches)
@@ -126,7 +125,6 @@ def _blocks(clients: Sequence[int]) -> Iterator[Sequence[int]]:
 def accuracies_of_new(
     simulation: Simulation,
     progress: Progress,
-    has_global_model: bool,
     measures: Measures = NO_MEASURES,
 ) -> list[dict[str, Any]]:
     """Return the accuracies (percent) of every new client's personal model and of the global model
@@ -149,7 +147,7 @@ def accuracies_of_new(
     plan = simulation.plan
     expected = max(1, round(plan.sample_rate * plan.rounds / plan.groups))
     turns = range(expected if initial else 0)
-    tests = _Tests(simulation, {"new": split.test}, has_global_model, measures)
+    tests = _Tests(simulation, {"new": split.test}, measures)
 
     def hook(_: ClientState, last: Batches, others: Mapping[str, Schedule]) -> _Answers:
         state = initial
@@ -187,7 +185,6 @@ class _Tests:
 
     simulation: Simulation
     held_out: Mapping[str, Sequence[np.ndarray]]
-    has_global_model: bool
     measures: Measures
 
     @cached_property
@@ -222,7 +219,9 @@ class _Tests:
                 model, _, name = column.partition("_")
                 common = self.simulation.split.common
                 rows = common if name == "common" else self.held_out[name][client]
-                defined = len(rows) > 0 and (model == "personal" or self.has_global_model)
+                defined = len(rows) > 0 and (
+                    model == "personal" or self.simulation.has_global_model
+                )
                 row[column] = _mean(loss, totals[place], len(rows)) if defined else math.nan
                 if column not in answers["outputs"]:
                     continue
@@ -257,7 +256,7 @@ def _given(loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[np.ndarray, np.
     return torch.where(finite, logits.double().softmax(-1), wrong).numpy(), labels.numpy()
 
 
-def means(simulation: Simulation, progress: Progress, has_global_model: bool) -> dict[str, float]:
+def means(simulation: Simulation, progress: Progress) -> dict[str, float]:
     """Return the accuracies ``CURVES`` as means over the clients with test examples; NaN if no
     client has any.
 
@@ -265,20 +264,21 @@ def means(simulation: Simulation, progress: Progress, has_global_model: bool) ->
     for all methods of a seed. Without ``evaluate_personal`` only ``global_common`` is there.
     """
     if not simulation.training.evaluate_personal:
-        return {"global_common": _released(simulation, progress) if has_global_model else math.nan}
+        return {"global_common": _released(simulation, progress)}
     total, tested = simulation.plan.clients, simulation.training.evaluate_clients
     clients: list[int] = []
     if 0 < tested < total:
         drawn = numpy_rng(simulation.seed, "curves").choice(total, tested, replace=False)
         clients = sorted(drawn.tolist())
-    rows = accuracies(simulation, progress, has_global_model, clients=clients)
+    rows = accuracies(simulation, progress, clients=clients)
     return {name: over_clients(row[name] for row in rows) for name in CURVES}
 
 
 def _released(simulation: Simulation, progress: Progress) -> float:
-    """Return the accuracy (percent) of the released model on the common test set; NaN without."""
+    """Return the accuracy (percent) of the released model on the common test set; NaN without
+    these rows, or if the method makes no model for everybody."""
     rows = simulation.split.common
-    if not len(rows):
+    if not len(rows) or not simulation.has_global_model:
         return math.nan
     task = simulation.task_in(progress.round, progress.bound)
     schedule = simulation.test.schedule(simulation.in_order(rows))

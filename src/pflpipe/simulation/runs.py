@@ -254,7 +254,7 @@ def _train(
     def on_round(progress: Progress) -> None:
         # Before the checkpoint, so that a resumed run has the accuracies of this round.
         if every and (progress.round % every == 0 or progress.round == simulation.plan.rounds):
-            progress.rows[-1] |= evaluation.means(simulation, progress, simulation.has_global_model)
+            progress.rows[-1] |= evaluation.means(simulation, progress)
         if not processes.is_first:
             return
         report.show(progress)

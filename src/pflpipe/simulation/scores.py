@@ -118,19 +118,11 @@ def evaluate_cells(
         simulation = runs.simulate(
             cell, inputs, device=device, backend=backend, processes=processes
         )
-        progress = runs.load_final(run, simulation)
-        has_global_model = registry.of(cell).about.has_global_model
-        scores: list[dict[str, Any]] = [
-            *accuracies(
-                simulation,
-                progress,
-                has_global_model,
-                validation_only=validation_only,
-                measures=measures,
-            )
-        ]
+        given = simulation, runs.load_final(run, simulation)
+        scores: list[dict[str, Any]] = []
+        scores += accuracies(*given, validation_only=validation_only, measures=measures)
         if not validation_only:
-            scores += accuracies_of_new(simulation, progress, has_global_model, measures)
+            scores += accuracies_of_new(*given, measures)
         for row in scores:
             # Columns that do not apply to a client stay NaN, an empty field of the file.
             yield dict.fromkeys(columns, math.nan) | {"cell": cell.id} | row

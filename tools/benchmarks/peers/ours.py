@@ -105,7 +105,7 @@ def main() -> None:
                     100 * world.task.score(progress.params, common).item() / len(world.split.common)
                 )
             elif asked.evaluation == "each":
-                found = evaluation.means(world, progress, has_global_model=True)["personal_common"]
+                found = evaluation.means(world, progress)["personal_common"]
             turns.tell(found)
 
 
