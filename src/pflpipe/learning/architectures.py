@@ -90,30 +90,21 @@ def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
     if reference.is_reference(model.name):
         return
     if vocabulary is not None and vocabulary != model.items:
-        raise ConfigError(
-            f"model {model.name}: items",
-            got=model.items,
-            expected=f"{vocabulary}, the data set's vocabulary",
-            do=f"write model: {{name: gru, items: {vocabulary}, hidden: [16, 32]}}, or name one of "
-            "your own",
-        )
+        what, expected = f"model {model.name}: items", f"{vocabulary}, the data set's vocabulary"
+        do = f"write model: {{name: gru, items: {vocabulary}, hidden: [16, 32]}}"
+        do += ", or name one of your own"
+        raise ConfigError(what, got=model.items, expected=expected, do=do)
 
 
 def check_options(model: cells.Model) -> None:
     """Raise ConfigError if the name is unknown or has no options."""
     own = reference.is_reference(model.name)
     if not own and model.name not in NAMES:
-        raise ConfigError(
-            "model.name",
-            got=model.name,
-            do=f"{nearest(model.name, NAMES)} one of your own is written file.py:Net",
-        )
+        do = f"{nearest(model.name, NAMES)} one of your own is written file.py:Net"
+        raise ConfigError("model.name", got=model.name, do=do)
     if model.options and not own:
-        raise ConfigError(
-            "model.options are for networks of your own, file.py:Net",
-            got=model.name,
-            do="remove them for other models",
-        )
+        what, do = "model.options are for networks of your own", "remove them for other models"
+        raise ConfigError(f"{what}, file.py:Net", got=model.name, do=do)
     options.check(model, "model")
 
 
@@ -144,12 +135,8 @@ def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -
         fits = model.name in ("mlp", "linear") or shape == _IMAGE_SHAPES[model.name]
         wanted = f"shape {_IMAGE_SHAPES.get(model.name)}"
     if not fits:
-        raise ConfigError(
-            f"model {model.name} and the data set's examples",
-            got=shape,
-            expected=wanted,
-            do="choose mlp",
-        )
+        what = f"model {model.name} and the data set's examples"
+        raise ConfigError(what, got=shape, expected=wanted, do="choose mlp")
 
 
 def parameter_names(model: cells.Model) -> tuple[str, ...]:
@@ -210,15 +197,11 @@ def check_table(model: cells.Model | None, outputs: int, location: str = "model"
         outputs: number of its outputs.
         location: starts messages.
     """
-    name = "a network of your own" if model is None else model.name
-    if model is None or name != "embedding" or model.freeze:
-        frozen = " with frozen layers" if model is not None and model.freeze else ""
-        raise ConfigError(
-            location,
-            got=f"{name}{frozen}",
-            expected="embedding: the data must be answers of people to items",
-            do=LEAVE,
-        )
+    if model is None or model.name != "embedding" or model.freeze:
+        got = "a network of your own" if model is None else model.name
+        got += " with frozen layers" if model is not None and model.freeze else ""
+        expected = "embedding: the data must be answers of people to items"
+        raise ConfigError(location, got=got, expected=expected, do=LEAVE)
     if model.hidden and model.hidden[0] < outputs:
         expected = f"at least {outputs}, the outputs of an item"
         raise ConfigError(f"{location}.hidden", got=model.hidden, expected=expected)
@@ -242,16 +225,13 @@ def _gru(channels: int, width: int) -> Shapes:
 def _cnn(name: str, classes: int) -> Shapes:
     """Return the layers below the head: with it 1,206,590 parameters for FEMNIST's 62 classes,
     1,626,442, 343,946 and 734,762 for the 10 classes of the others."""
-    if name == "cnn_femnist":
-        return _conv("conv1", 1, 32) | _conv("conv2", 32, 64) | _linear("fc1", 9216, 128)
-    if name == "cnn_svhn":
-        return _conv("conv1", 3, 32) | _conv("conv2", 32, 64) | _linear("fc1", 12544, 128)
-    if name == "cnn_cifar":
-        found = _conv("conv1", 3, 16) | _conv("conv2", 16, 32) | _conv("conv3", 32, 32)
-        return found | _linear("fc1", 512, 512) | _linear("fc2", 512, 128)
-    width = _CENTAUR_WIDTHS[classes]
-    found = _conv("conv1", 3, 64, 5) | _conv("conv2", 64, 64, 5)
-    return found | _linear("fc1", 1600, width) | _linear("fc2", width, 32)
+    side, channels, widths = _CNNS[name]
+    if name == "cnn_centaur":
+        widths = (widths[0], _CENTAUR_WIDTHS[classes], *widths[1:])
+    found: Shapes = {}
+    for layer, (wide, narrow) in enumerate(itertools.pairwise(channels), start=1):
+        found |= _conv(f"conv{layer}", wide, narrow, side)
+    return found | _mlp(widths)
 
 
 @dataclass(frozen=True)
@@ -312,10 +292,12 @@ RESNETS = {
     "resnet18": ResNet((64, 128, 256, 512), 2, groups=32),
 }
 _CENTAUR_WIDTHS = {10: 384, 100: 128}  # classes -> width of the first linear layer
-_IMAGE_SHAPES = {
-    "cnn_femnist": (28, 28, 1),
-    "cnn_svhn": (32, 32, 3),
-    "cnn_cifar": (32, 32, 3),
-    "cnn_centaur": (32, 32, 3),
+# Side of the kernels, channels from the image's on, widths of the linear layers.
+_CNNS = {
+    "cnn_femnist": (3, (1, 32, 64), (9216, 128)),
+    "cnn_svhn": (3, (3, 32, 64), (12544, 128)),
+    "cnn_cifar": (3, (3, 16, 32, 32), (512, 512, 128)),
+    "cnn_centaur": (5, (3, 64, 64), (1600, 32)),
 }
+_IMAGE_SHAPES = dict.fromkeys(_CNNS, (32, 32, 3)) | {"cnn_femnist": (28, 28, 1)}
 NAMES = ("mlp", "linear", "embedding", "gru", *_IMAGE_SHAPES, *RESNETS)

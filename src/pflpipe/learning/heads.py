@@ -89,11 +89,11 @@ def newton(
     """
     size = classes * (z.shape[-1] + 1)
     if size > LARGEST:
-        raise ConfigError(
+        what, do = (
             f"newton for a head of {size} numbers",
-            expected=f"at most {LARGEST}",
-            do="take ridge, if the method has it, or sgd",
+            "take ridge, if the method has it, or sgd",
         )
+        raise ConfigError(what, expected=f"at most {LARGEST}", do=do)
     rows, free = _design(z, n)
     width = rows.shape[-1]
     real = torch.arange(len(z), device=z.device) < n

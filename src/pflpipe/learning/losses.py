@@ -123,13 +123,10 @@ def outputs(name: str, width: int, numbers: bool) -> int:
     loss = find(name)
     if loss.numbers != numbers or (loss.one_logit and width != 2):
         wanted = "real numbers" if loss.numbers else "2 classes" if loss.one_logit else "classes"
-        raise ConfigError(
-            f"training.loss {name}: labels",
-            got=f"{width} real numbers each" if numbers else f"{width} classes",
-            expected=wanted,
-            do="choose another loss (docs/tasks.md), or store labels as "
-            f"{'floats' if loss.numbers else 'integers'}",
-        )
+        got = f"{width} real numbers each" if numbers else f"{width} classes"
+        kind = "floats" if loss.numbers else "integers"
+        do = f"choose another loss (docs/tasks.md), or store labels as {kind}"
+        raise ConfigError(f"training.loss {name}: labels", got=got, expected=wanted, do=do)
     if name not in BUILT_IN:
         _try(loss, name, width)
     return 1 if loss.one_logit else width

@@ -155,14 +155,10 @@ BUILT_IN: Mapping[str, Metric] = {
     "balanced_accuracy": Metric("balanced accuracy", balanced_accuracy, unit="%"),
     "macro_f1": Metric("macro F1", macro_f1, unit="%"),
     "auc": Metric("AUC", auc, unit="%"),
-    "log_loss": Metric("log loss", log_loss, higher_is_better=False),
-    "calibration_error": Metric(
-        "expected calibration error", calibration_error, higher_is_better=False, unit="%"
-    ),
-    "mean_absolute_error": Metric(
-        "mean absolute error", mean_absolute_error, higher_is_better=False
-    ),
-    "mean_squared_error": Metric("mean squared error", mean_squared_error, higher_is_better=False),
+    "log_loss": Metric("log loss", log_loss, False),
+    "calibration_error": Metric("expected calibration error", calibration_error, False, "%"),
+    "mean_absolute_error": Metric("mean absolute error", mean_absolute_error, False),
+    "mean_squared_error": Metric("mean squared error", mean_squared_error, False),
 }
 ALWAYS = {ACCURACY: BUILT_IN[ACCURACY]}
 """The metrics of a study that names none."""

@@ -110,12 +110,8 @@ def _adapted(
     module = build(0)
     paths, outputs = _paths(where, module), _head(where, module).out_features
     if outputs != classes:
-        _refuse(
-            where,
-            f"a head with {outputs} outputs",
-            f"{classes}, the data set's classes",
-            "give the last layer `classes` outputs",
-        )
+        got, do = f"a head with {outputs} outputs", "give the last layer `classes` outputs"
+        _refuse(where, got, f"{classes}, the data set's classes", do)
     body = _Body.of(where, module)
 
     def start(seed: int) -> Tree:
@@ -125,11 +121,8 @@ def _adapted(
     # Twice from one seed: an initialisation that draws from NumPy, say, would differ.
     params, again = start(0), start(0)
     if any(not value.equal(again[name]) for name, value in params.items()):
-        _refuse(
-            where,
-            "other initial parameters for the same seed of torch",
-            "an initialisation that draws from torch alone",
-        )
+        got = "other initial parameters for the same seed of torch"
+        _refuse(where, got, "an initialisation that draws from torch alone")
     if tried:
         _check_calls(where, module, params, body, image_shape)
     shapes = {name: tuple(value.shape) for name, value in params.items()}
@@ -201,12 +194,8 @@ def _made(
         if isinstance(value, UninitializedParameter):
             _refuse(where, f"{path}, which waits for data to know its shape", "shapes from options")
         if not value.requires_grad or not value.is_floating_point():
-            _refuse(
-                where,
-                f"{path}, which is not to be trained",
-                "parameters that every client trains",
-                "make a constant a buffer",
-            )
+            got, do = f"{path}, which is not to be trained", "make a constant a buffer"
+            _refuse(where, got, "parameters that every client trains", do)
         if value.dtype != torch.float32 or value.device.type != "cpu":
             got = f"{path} in {value.dtype} on {value.device}"
             _refuse(where, got, "parameters in float32 on the CPU: config.yaml names the device")
@@ -216,20 +205,12 @@ def _made(
 def _check_layer(where: str, path: str, layer: nn.Module) -> None:
     """Raise ConfigError for layers of torch that cannot be private or reproducible."""
     batches = isinstance(layer, nn.modules.batchnorm._BatchNorm)
+    got = f"{type(layer).__name__} {path}"
     if batches or getattr(layer, "track_running_stats", False):
-        _refuse(
-            where,
-            f"{type(layer).__name__} {path}",
-            "no layer that mixes examples or keeps statistics of them: they would be released "
-            "without noise",
-            "use GroupNorm",
-        )
+        expected = "no layer that mixes examples or keeps statistics of them"
+        _refuse(where, got, f"{expected}: they would be released without noise", "use GroupNorm")
     if isinstance(layer, nn.modules.dropout._DropoutNd) and type(layer) is not nn.Dropout:
-        _refuse(
-            where,
-            f"{type(layer).__name__} {path}",
-            "nn.Dropout, the only layer whose masks can follow from a step's key",
-        )
+        _refuse(where, got, "nn.Dropout, the only layer whose masks can follow from a step's key")
 
 
 def _head(where: str, module: nn.Module) -> nn.Linear:
@@ -380,12 +361,9 @@ def _check_calls(
     with torch.no_grad(), _called(where, "cannot be called without its head"):
         z = body(params, x, None)
     if z.shape != (3, weight.shape[1]) or not _close(F.linear(z, weight, bias), logits):
-        _refuse(
-            where,
-            "logits that are not the output of its head",
-            "a head that comes last and once, as methods train it alone on its inputs",
-            'say which layer it is: head = "fc"',
-        )
+        expected = "a head that comes last and once, as methods train it alone on its inputs"
+        do = 'say which layer it is: head = "fc"'
+        _refuse(where, "logits that are not the output of its head", expected, do)
     for key in (None, torch.tensor(7)):
         _check_rows(where, body, params, x, key)
 
@@ -418,12 +396,11 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
             vmapped = vmap(lambda params, x: body(params, x, key))(two, torch.stack([x, -x]))
         except RuntimeError as problem:
             if "random" in str(problem):
-                _refuse(
-                    where,
-                    "random numbers of torch's global generator",
-                    "randomness that follows from a step's key, else no run could be repeated",
-                    "use layers nn.Dropout, whose masks do",
+                got, do = "random numbers of torch's global generator", "use layers nn.Dropout"
+                expected = (
+                    "randomness that follows from a step's key, else no run could be repeated"
                 )
+                _refuse(where, got, expected, f"{do}, whose masks do")
             raise ConfigError(
                 f"{where} cannot be computed for many clients at once",
                 got=guard.described(problem),
@@ -431,18 +408,12 @@ def _check_rows(where: str, body: _Body, params: Tree, x: Tensor, key: Tensor | 
             ) from problem
     changed = [path for path, value in body.constants.items() if not value.equal(before[path])]
     if changed or not _close(again, z):
-        _refuse(
-            where,
-            f"a call that changes {', '.join(changed) or 'what the next one returns'}",
-            "no state that data leave behind: it would be released without noise",
-        )
+        got = f"a call that changes {', '.join(changed) or 'what the next one returns'}"
+        _refuse(where, got, "no state that data leave behind: it would be released without noise")
     if not all(map(_close, (others[:1], fewer, first[2:]), (z[:1], z[:2], z[2:]))):
-        _refuse(
-            where,
-            "features of an example that depend on the others of its batch",
-            "examples that do not see each other",
-            "normalise within an example, as GroupNorm does, and keep the batch the first axis",
-        )
+        got = "features of an example that depend on the others of its batch"
+        do = "normalise within an example, as GroupNorm does, and keep the batch the first axis"
+        _refuse(where, got, "examples that do not see each other", do)
     if not _close(vmapped[0], z):
         _refuse(where, "other features for many clients at once (vmap)", "the same")
     if max(calls.values(), default=1) > 1:

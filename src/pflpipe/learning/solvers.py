@@ -292,13 +292,9 @@ def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
     torch._dynamo, which takes more than a second.
     """
     vectors, gradients = [flat.vector], [flat.gradient]
-    plain: dict[str, Any] = {
-        "lr": solver.lr,
-        "weight_decay": 0.0,  # applied by ``step``, before the mask
-        "maximize": False,
-        "grad_scale": None,
-        "found_inf": None,
-    }
+    # The decay of weights is applied by ``step``, before the mask.
+    plain: dict[str, Any] = {"lr": solver.lr, "weight_decay": 0.0, "maximize": False}
+    plain |= {"grad_scale": None, "found_inf": None}
     if solver.optimizer == "adam":
         first, second = [torch.zeros_like(flat.vector)], [torch.zeros_like(flat.vector)]
         steps = [torch.zeros((), device=flat.vector.device)]
@@ -310,12 +306,8 @@ def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
 
         return step
     momentum = [torch.zeros_like(flat.vector)] if solver.momentum else []
-    sgds: dict[str, Any] = {
-        "momentum": solver.momentum,
-        "dampening": 0.0,
-        "nesterov": False,
-        "is_first_step": False,
-    }
+    sgds: dict[str, Any] = {"momentum": solver.momentum, "dampening": 0.0}
+    sgds |= {"nesterov": False, "is_first_step": False}
     return lambda: torch._fused_sgd_(vectors, gradients, momentum, **sgds, **plain)
 
 
