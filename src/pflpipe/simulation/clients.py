@@ -404,12 +404,11 @@ def untouched(what: str, *given: Mapping[str, Tensor]) -> Iterator[None]:
     for tree, kept in zip(given, before, strict=True):
         for name, value in tree.items():
             if not trees.same_bits(value, kept[name]):
-                raise PrivacyError(
+                what, do = (
                     f"{what}: {name}",
-                    got="changed in place",
-                    expected="unchanged inputs",
-                    do="compute a new tensor, or change a copy: value.clone()",
+                    "compute a new tensor, or change a copy: value.clone()",
                 )
+                raise PrivacyError(what, got="changed in place", expected="unchanged inputs", do=do)
 
 
 def _groups(

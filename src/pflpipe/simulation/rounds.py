@@ -38,17 +38,8 @@ CURVES = ("personal_own", "personal_common", "global_common")
 """Accuracies (percent) after a round, for studies that request them (evaluation.py)."""
 
 COLUMNS = (
-    "round",
-    "participants",
-    "loss",
-    "clip_norm",
-    "update_norm_mean",
-    "update_norm_max",
-    "fraction_clipped",
-    "nonfinite_uploads",
-    "noise_norm",
-    "signal_norm",
-    "signal_to_noise",
+    *("round", "participants", "loss", "clip_norm", "update_norm_mean", "update_norm_max"),
+    *("fraction_clipped", "nonfinite_uploads", "noise_norm", "signal_norm", "signal_to_noise"),
     *CURVES,
 )
 
@@ -228,12 +219,8 @@ def one_round(
     # By shape and name only, and before anything is released.
     _check_upload(update, method, task)
     if update:
-        banded = simulation.plan.band > 1
-        noise = (
-            simulation.correlated.at(round)
-            if banded
-            else release_rng(simulation.key, "noise", round)
-        )
+        independent = release_rng(simulation.key, "noise", round)
+        noise = simulation.correlated.at(round) if simulation.plan.band > 1 else independent
         # The scale reads the model and the server state: functions of earlier releases.
         public = progress.params, progress.server
         with simulation.calls("scale", *public):
@@ -301,18 +288,14 @@ def _check_upload(update: Tree, method: Method, task: Task) -> None:
     sent = {name: tuple(value.shape[1:]) for name, value in update.items()}
     differing = sorted(name for name in declared | sent if declared.get(name) != sent.get(name))
     if differing:
-        raise PrivacyError(
-            "method: tensors in its upload",
-            got=", ".join(differing),
-            expected="exactly those that it says it sends, in their shapes",
-        )
+        expected = "exactly those that it says it sends, in their shapes"
+        got = ", ".join(differing)
+        raise PrivacyError("method: tensors in its upload", got=got, expected=expected)
     split = task.departures & SPLIT_CLIP
     if split and method.parts(task):
-        raise PrivacyError(
-            f"departure {min(split)}: parts of an upload",
-            got=", ".join(method.parts(task)),
-            expected="only parameters, because the ledger counts each separately clipped part",
-        )
+        what, got = f"departure {min(split)}: parts of an upload", ", ".join(method.parts(task))
+        expected = "only parameters, because the ledger counts each separately clipped part"
+        raise PrivacyError(what, got=got, expected=expected)
 
 
 def _diagnostics(released: Released, present: Tensor) -> dict[str, float]:

@@ -102,11 +102,8 @@ def of_files(resolved: Resolved, inputs: Inputs, **machine: Unpack[Machine]) -> 
     cell, arrays = resolved.cell, datasets.load_arrays(inputs.data)
     split = Split.load(inputs.partition)
     if cell.partition.clients not in (0, len(split.train)):  # 0: as many as the data set has
-        raise DataError(
-            f"{inputs.partition}: clients",
-            got=len(split.train),
-            expected=str(cell.partition.clients),
-        )
+        what, clients = f"{inputs.partition}: clients", cell.partition.clients
+        raise DataError(what, got=len(split.train), expected=str(clients))
     check_new(split, cell.partition, arrays, str(inputs.partition))
     plan = read_plan(inputs.plan)
     training = cell.training
@@ -224,8 +221,7 @@ def train(
     metric = BUILT_IN[losses.find(cell.training.loss).metric]
     report = Report(name, cell.training.rounds, checkpoints / f"{name}.json", metric)
     try:
-        machine: Machine = {"device": device, "backend": backend, "processes": processes}
-        simulation = of_files(resolved, inputs, **machine)
+        simulation = of_files(resolved, inputs, device=device, backend=backend, processes=processes)
         fingerprint = _fingerprint(cell, inputs, simulation, code)
         file, states = checkpoints / f"{name}.pt", checkpoints / f"{name}.states"
         with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:

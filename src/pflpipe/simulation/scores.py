@@ -15,26 +15,14 @@ from pflpipe.errors import ConfigError
 from pflpipe.files import with_digest, write_joined, write_text
 from pflpipe.methods import registry
 from pflpipe.simulation import runs
-from pflpipe.simulation.evaluation import (
-    NO_MEASURES,
-    Measures,
-    accuracies,
-    accuracies_of_new,
-)
+from pflpipe.simulation.evaluation import NO_MEASURES, Measures, accuracies, accuracies_of_new
 from pflpipe.simulation.processes import ALONE, Processes
 
 COLUMNS = (
-    "cell",
-    "client",
-    "train_size",
-    "personal_own",
-    "personal_validation",
-    "personal_common",
-    "global_own",
-    "global_validation",
-    "global_common",
-    "personal_new",
-    "global_new",
+    *("cell", "client", "train_size"),
+    *("personal_own", "personal_validation", "personal_common"),
+    *("global_own", "global_validation", "global_common"),
+    *("personal_new", "global_new"),
 )
 """``client`` counts from 0; rows of clients who took no part in training are called ``new0``,
 ``new1`` ... and have nothing in the columns that are averaged over those who did. Other metrics
@@ -58,27 +46,17 @@ def places_of(
     """
     names = list(names)
     if not names:
-        raise ConfigError(
-            "evaluate: cells",
-            got="none",
-            expected="the runs of the study",
-            do=f"its choice is of another search: remove its file in {results / 'searches'}",
-        )
+        do = f"its choice is of another search: remove its file in {results / 'searches'}"
+        raise ConfigError("evaluate: cells", got="none", expected="the runs of the study", do=do)
     by_id = {cell.id: cell for cell in cells}
     places = []
     for name in names:
         if name not in by_id:
-            raise ConfigError(
-                "evaluate: cell",
-                got=name,
-                expected="one of the study as it is now",
-                do="run snakemake again",
-            )
+            expected, do = "one of the study as it is now", "run snakemake again"
+            raise ConfigError("evaluate: cell", got=name, expected=expected, do=do)
         cell = by_id[name]
-        plan, partition = (
-            results / "plans" / f"{cell.plan_id}.json",
-            results / "partitions" / f"{cell.partition_id}.npz",
-        )
+        plan = results / "plans" / f"{cell.plan_id}.json"
+        partition = results / "partitions" / f"{cell.partition_id}.npz"
         inputs = runs.Inputs(plan, partition, data / f"{cell.data_id}.npz")
         places.append((cell, inputs, results / "runs" / registry.run_id(cell)))
     return places

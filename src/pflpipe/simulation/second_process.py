@@ -170,11 +170,8 @@ def _answer(simulation: Simulation, request: dict[str, Any]) -> dict[str, Any]:
         task, released = simulation.task_in(round, bound), Update(on_device["released"])
         scale = method.scale(params, server, task)
         params, server = method.aggregate(params, released, server, task)
-        return {
-            "scale": trees.fingerprints(scale),
-            "params": trees.fingerprints(params),
-            "server": trees.fingerprints(server),
-        }
+        results = {"scale": scale, "params": params, "server": server}
+        return {name: trees.fingerprints(tree) for name, tree in results.items()}
     client, rows = request["client"], _on(device, Examples(request["x"], request["y"]))
     train = list(simulation.split.train)
     train[client] = np.arange(len(rows.y))

@@ -165,18 +165,9 @@ class Simulation:
         training = self.training
         lr = training.lr * training.lr_decay**round
         solver = Solver(training.optimizer, lr, training.momentum, training.weight_decay)
-        minimize = minimizer(self.backend)
-        return Task(
-            self.network,
-            adaptive.of_updates(self.plan, bound),
-            solver,
-            training.local_epochs,
-            self.departures,
-            minimize,
-            self.augment,
-            training.precision,
-            self.loss_function,
-        )
+        plan, minimize = adaptive.of_updates(self.plan, bound), minimizer(self.backend)
+        public = self.network, plan, solver, training.local_epochs, self.departures
+        return Task(*public, minimize, self.augment, training.precision, self.loss_function)
 
     @cached_property
     def loss_function(self) -> Loss:
@@ -273,12 +264,8 @@ class Simulation:
             )
         if asked == "auto":
             return dataclasses.replace(self, backend="loop")
-        raise ConfigError(
-            "config.yaml: backend",
-            got="vmap",
-            expected=expected,
-            do="use backend: auto or loop",
-        )
+        do = "use backend: auto or loop"
+        raise ConfigError("config.yaml: backend", got="vmap", expected=expected, do=do)
 
     @cached_property
     def example_bytes(self) -> int:
@@ -381,11 +368,7 @@ class Simulation:
         sizes = [len(self.split.train[client]) for client in clients]
 
         def one(state: ClientState, schedules: dict[str, Schedule], n: Tensor) -> Any:
-            others = {
-                name: schedule
-                for name, schedule in schedules.items()
-                if name not in SEEN_BY_METHODS
-            }
+            others = {name: one for name, one in schedules.items() if name not in SEEN_BY_METHODS}
             return hook(state, batches(n, schedules), others)
 
         def states_of(indices: Sequence[int]) -> ClientState:

@@ -61,17 +61,14 @@ class States(Mapping[str, Tensor]):
         states._slots = notes["slots"].cpu().numpy()
         states._file.mode = "r+b" if processes.is_first else "rb"
         states._file.hold(states)
+        what = f"{path}: states of the clients"
         needed = (states._slots.max() + 1) * states._file.row_bytes
         size = path.stat().st_size if path.exists() else 0
         if size < needed:
-            raise DataError(
-                f"{path}: states of the clients",
-                got=f"{size} bytes",
-                expected=f"at least {needed}",
-            )
+            raise DataError(what, got=f"{size} bytes", expected=f"at least {needed}")
         checks = states._file.checks(states._held)
         if not np.array_equal(checks, notes["checks"].cpu().numpy()):
-            raise DataError(f"{path}: states of the clients", got="other rows than were written")
+            raise DataError(what, got="other rows than were written")
         return states
 
     @classmethod
@@ -179,7 +176,7 @@ class _File:
 
     def hold(self, states: States) -> None:
         """Reserve the rows of these states for as long as the object lives."""
-        slots = states._slots[states._slots >= 0]
+        slots = states._held
         missing = slots.max(initial=-1) + 1 - len(self._holders)
         self._holders = np.concatenate([self._holders, np.zeros(max(missing, 0), np.int64)])
         self._holders[slots] += 1

@@ -70,12 +70,10 @@ class Witness:
             PrivacyError: it cannot start.
         """
         if self._objects and _Process.kept_state:
-            raise PrivacyError(
-                "method or model of this program",
-                got="a program in which the code of a run kept state between its calls",
-                expected="code that has kept nothing",
-                do="start Python again, as what it kept may be there still",
-            )
+            got = "a program in which the code of a run kept state between its calls"
+            expected = "code that has kept nothing"
+            do = "start Python again, as what it kept may be there still"
+            raise PrivacyError("method or model of this program", got=got, expected=expected, do=do)
         self._process = _Process.running()
         self._ask(b"run", _described(self._simulation))
         return self
