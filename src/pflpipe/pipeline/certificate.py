@@ -22,7 +22,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.learning.metrics import ALWAYS
 from pflpipe.methods import row_code
-from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
+from pflpipe.privacy.ledger import DEALT, effective_plan
 from pflpipe.privacy.plan import Plan
 from pflpipe.report import tidy
 from pflpipe.study import metrics
@@ -30,9 +30,7 @@ from pflpipe.study.study_spec import Study
 
 EPSILONS = ("central", "replace_one", "local", "local_replace_one")
 OF_AUDITS = ("verdict", "epsilon_claimed", "epsilon_lower", "detects", "detects_runs")
-OF_PLANS = (
-    *("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band", "buffers"),
-)
+OF_PLANS = ("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band", "buffers")
 MEASURED = frozenset(
     {
         *metrics.columns(ALWAYS),
@@ -85,7 +83,7 @@ def row(
         searched: from ``searches``.
         results, data: as of ``write``.
     """
-    planned = plan_file(cell.plan_id, results)
+    planned = tidy.planned(cell.plan_id, results)
     plan, values = planned.plan, json_records.to_json(planned.ledger)
     record = tidy.record_of(results / "runs" / run, plan, cell)
     pin = data / f"{cell.dataset}.pin"
@@ -138,12 +136,6 @@ def row(
     }
 
 
-def plan_file(plan: str, results: Path) -> Planned:
-    """Return the content of the plan file with an id; raises DataError if it is missing or
-    damaged."""
-    return json_records.load(Planned, tidy.existing(results / "plans" / f"{plan}.json"))
-
-
 def searches(study: str, results: Path) -> dict[str, dict[str, Any]]:
     """Return the record of a study's search by the id of each cell that follows from it; empty
     without a search."""
@@ -165,7 +157,7 @@ def code(cell: Cell, run: str, measures: Collection[str], results: Path) -> list
         measures: names of its study's metrics, or ``file.py:name``.
         results: as of ``write``.
     """
-    plan = plan_file(cell.plan_id, results).plan
+    plan = tidy.planned(cell.plan_id, results).plan
     record = tidy.record_of(results / "runs" / run, plan, cell)
     return [
         json_records.to_json(part) for part in row_code.of_cell(cell, record.dependencies, measures)
@@ -220,7 +212,7 @@ def _search(line: Mapping[str, Any], results: Path) -> dict[str, Any]:
     plans = [
         {"plan": name, "runs": runs}
         | {
-            key: json_records.to_json(getattr(plan_file(name, results).plan, key))
+            key: json_records.to_json(getattr(tidy.planned(name, results).plan, key))
             for key in OF_PLANS
         }
         for name, runs in sorted(line["plans"].items())

@@ -29,6 +29,10 @@ def main() -> NoReturn:
 
     def command() -> None:
         try:
+            if "config" in arguments:
+                from pflpipe.study import config
+
+                arguments.settings = config.load(arguments.config)
             for line in arguments.run(arguments):
                 print(line)
         except ModuleNotFoundError as error:
@@ -173,21 +177,22 @@ def _typed(program: str) -> str:
 
 
 def _validate(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import catalog, config, forecast
+    from pflpipe.study import catalog, forecast
     from pflpipe.study.check import unused_data, validate
 
-    settings = config.load(arguments.config)
-    outlines = validate(settings, arguments.study)
-    lines, header = [], catalog.headers(settings)
+    outlines = validate(arguments.settings, arguments.study)
+    lines, header = [], catalog.headers(arguments.settings)
     for name, outline in outlines.items():
         lines += [f"{name}: {outline}: ok", *forecast.hopeless(outline, header)]
-    return lines if arguments.study else [*lines, *unused_data(settings, outlines.values())]
+    if not arguments.study:
+        lines += unused_data(arguments.settings, outlines.values())
+    return lines
 
 
 def _data(arguments: argparse.Namespace) -> Iterator[str]:
-    from pflpipe.study import config, contents
+    from pflpipe.study import contents
 
-    return contents.lines(arguments.name, config.load(arguments.config))
+    return contents.lines(arguments.name, arguments.settings)
 
 
 def _methods(arguments: argparse.Namespace) -> list[str]:
@@ -219,32 +224,31 @@ def _methods(arguments: argparse.Namespace) -> list[str]:
     return lines
 
 
-def _studies(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import catalog, config
+def _studies(arguments: argparse.Namespace) -> Iterable[str]:
+    from pflpipe.study import catalog
 
-    return list(catalog.lines(config.load(arguments.config)))
+    return catalog.lines(arguments.settings)
 
 
 def _plan(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import config, forecast
+    from pflpipe.study import forecast
 
     given = arguments.study, arguments.alone, arguments.without_privacy
-    return list(forecast.lines(forecast.forecast(*given, settings=config.load(arguments.config))))
+    return list(forecast.lines(forecast.forecast(*given, settings=arguments.settings)))
 
 
 def _cost(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import config, cost
+    from pflpipe.study import cost
 
-    settings = config.load(arguments.config)
-    return list(cost.lines(arguments.study, settings, arguments.cluster))
+    return list(cost.lines(arguments.study, arguments.settings, arguments.cluster))
 
 
 def _rank(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import config, load, ranking
+    from pflpipe.study import load, ranking
 
     outline = load.load_outline(arguments.study)
     study = outline.search or outline.study()
-    results = config.load(arguments.config).results_dir
+    results = arguments.settings.results_dir
     lines: list[str] = []
     # A private search publishes its choice, not the other trials.
     if not outline.private_search:
@@ -275,18 +279,17 @@ def _figures(arguments: argparse.Namespace) -> list[str]:
 
 def _status(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.pipeline import status
-    from pflpipe.study import config
 
-    return list(status.lines(config.load(arguments.config)))
+    return list(status.lines(arguments.settings))
 
 
 def _track(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.errors import ConfigError
     from pflpipe.pipeline import mlflow_export
     from pflpipe.report import tidy
-    from pflpipe.study import config, load
+    from pflpipe.study import load
 
-    settings, name = config.load(arguments.config), arguments.study
+    settings, name = arguments.settings, arguments.study
     results = settings.results_dir
     if settings.store:
         do = f"snakemake --cores 1 --force {results}/tracking/{name}.done"
@@ -300,17 +303,16 @@ def _track(arguments: argparse.Namespace) -> list[str]:
 
 def _compare(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.report import compare
-    from pflpipe.study import config
 
-    results = config.load(arguments.config).results_dir
+    results = arguments.settings.results_dir
     return list(compare.lines(arguments.A, arguments.B, results, arguments.metric))
 
 
 def _certificate(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.pipeline import certificate
-    from pflpipe.study import config, load
+    from pflpipe.study import load
 
-    settings = config.load(arguments.config)
+    settings = arguments.settings
     study = load.load_study(arguments.study, results=settings.results_dir)
     file = certificate.write(study, settings.results_dir, settings.data_dir)
     return [f"{file}: written", f"next: {_typed('pflpipe')} verify {file}"]

@@ -7,14 +7,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pflpipe.checking.verify import (
-    ELSEWHERE,
-    NOT_CHECKABLE,
-    REFUTED,
-    VERIFIED,
-    Finding,
-    differences,
-)
+from pflpipe.checking import verify
+from pflpipe.checking.verify import NOT_CHECKABLE, REFUTED, VERIFIED, Finding
 from pflpipe.code import dependencies, meaning
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json, read_json
@@ -90,8 +84,8 @@ class Evidence:
                 dependencies.listed(dependencies.Dependency(**one) for one in used)
                 or "the package's alone"
             )
-        expected = {path: found[path] for path in found.keys() - ELSEWHERE}
-        return list(differences(row, expected, str(self.results))), []
+        expected = {path: found[path] for path in found.keys() - verify.ELSEWHERE}
+        return list(verify.differences(row, expected, str(self.results))), []
 
     def of_all(self, rows: Iterable[dict[str, Any]]) -> Iterator[Finding]:
         """Yield the findings on rows that were left out, on data sets and on code."""

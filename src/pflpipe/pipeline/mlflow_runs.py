@@ -28,15 +28,9 @@ from pflpipe.report.comparison import MAIN, METRICS, finite, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.simulation.run_record import Record
+from pflpipe.study import settings
 from pflpipe.study.config import study_file
-from pflpipe.study.settings import (
-    CHOSEN_ON_VALIDATION,
-    Setting,
-    flatten,
-    layout,
-    measured,
-    round_up,
-)
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, Setting, layout, measured
 from pflpipe.study.study_spec import Row, Study
 
 NOTE = "mlflow.note.content"
@@ -170,8 +164,7 @@ class _Group:
         self.study, self.results, self.setting, self.scores = study, results, setting, scores
         self.rows = [study.rows[index] for index in setting.indices]
         self.plans = {
-            row.cell.plan_id: json_records.load(Planned, existing(_plan(row.cell, results)))
-            for row in self.rows
+            row.cell.plan_id: tidy.planned(row.cell.plan_id, results) for row in self.rows
         }
         first = self.rows[0].cell
         self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
@@ -270,7 +263,7 @@ class _Group:
 
     def _params(self, row: Row) -> dict[str, str]:
         planned = json_records.to_json(self.plans[row.cell.plan_id])
-        values = [*flatten(row.cell.to_dict()), *flatten(planned)]
+        values = [*settings.flatten(row.cell.to_dict()), *settings.flatten(planned)]
         return _filled({name: _text(value) for name, value in values})
 
     def _mean(self, seeds: Sequence[Tracked]) -> Tracked:
@@ -299,7 +292,7 @@ def _filled(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _plain(epsilon: float) -> str:
-    return "inf" if math.isinf(epsilon) else round_up(epsilon)
+    return "inf" if math.isinf(epsilon) else settings.round_up(epsilon)
 
 
 def _text(value: Any) -> str:

@@ -29,8 +29,9 @@ from pflpipe.methods import registry
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan
+from pflpipe.report import tidy
 from pflpipe.report.templates import filled
-from pflpipe.report.tidy import existing, record_of
+from pflpipe.report.tidy import existing
 from pflpipe.study import documents
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, round_up
 from pflpipe.study.study_spec import Study
@@ -76,11 +77,8 @@ def write(study: Study, results: Path, target: Path) -> None:
     """
     published, missing = _chosen(study)
     if not published:
-        raise ConfigError(
-            f"study {study.name}",
-            got="no certified run",
-            expected="one at least, to have something to publish",
-        )
+        expected = "one at least, to have something to publish"
+        raise ConfigError(f"study {study.name}", got="no certified run", expected=expected)
     if target.is_dir() and any(target.iterdir()):
         raise DataError(f"{target}", got="files", expected="no such folder", do="move it away")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -124,13 +122,13 @@ def _chosen(study: Study) -> tuple[dict[str, Cell], list[dict[str, str]]]:
 def _write_run(name: str, cell: Cell, results: Path, folder: Path) -> Planned:
     """Write the two files of a run and return its plan and its ledger."""
     source = results / "runs" / name
-    planned = json_records.load(Planned, existing(results / "plans" / f"{cell.plan_id}.json"))
+    planned = tidy.planned(cell.plan_id, results)
     # The cell is certified (``left_out``); a plan from another version may disagree.
     claim = planned.ledger.claim
     if claim != "certified":
         do = "delete the plan and run snakemake again"
         raise DataError(f"plan of {name}: claim", got=claim, expected="certified", do=do)
-    run = record_of(source, planned.plan, cell)
+    run = tidy.record_of(source, planned.plan, cell)
     promised = json_records.to_json(planned.ledger)
     about = {
         "cell": registry.trained(cell).to_dict(),

@@ -13,14 +13,7 @@ from collections.abc import Iterator, Sequence
 import pandas as pd
 
 from pflpipe.report import comparison
-from pflpipe.report.comparison import (
-    BEST_ROUND_WORDS,
-    BOLD_WORDS,
-    METRICS,
-    Group,
-    best_round_text,
-    finite,
-)
+from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, best_round_text, finite
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.summary import dagger, not_covered
 from pflpipe.study import layouts
@@ -133,7 +126,10 @@ def _lines(
 
     yield (Entry(name + marks), *(ours(group) if group else Entry("") for group in places))
     for heading, text in (
-        (f"– {BEST_ROUND_WORDS}", lambda group: best_round and best_round_text(group, best_round)),
+        (
+            f"– {comparison.BEST_ROUND_WORDS}",
+            lambda group: best_round and best_round_text(group, best_round),
+        ),
         ("– paper", lambda group: _printed(layout, group)),
         ("– nominal ε", _nominal),
         ("– honest ε" if "nominal" in claims else "– ε", _honest),

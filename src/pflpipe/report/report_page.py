@@ -33,12 +33,7 @@ VERSIONS = ("torch", "numpy", "opacus", "dp-accounting", "pandas", "scipy", "mat
 
 
 def write(
-    studies: Sequence[Study],
-    results: Path,
-    root: Path,
-    settings: str,
-    template: Path,
-    target: Path,
+    studies: Sequence[Study], results: Path, root: Path, settings: str, template: Path, target: Path
 ) -> None:
     """Write the page of finished studies.
 

@@ -18,14 +18,7 @@ from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, 
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
 from pflpipe.study.metrics import MetricColumn
-from pflpipe.study.settings import (
-    CHOSEN_ON_VALIDATION,
-    NO_PRIVACY,
-    Setting,
-    layout,
-    measured,
-    round_up,
-)
+from pflpipe.study.settings import NO_PRIVACY, Setting, layout, round_up
 from pflpipe.study.study_spec import Chosen, Study
 
 Column = tuple[str, Callable[[Group], str]]
@@ -71,10 +64,7 @@ def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -
 
 
 def _columns(
-    facets: Iterable[str],
-    metrics: Mapping[str, MetricColumn],
-    printed: set[str],
-    best_round: str,
+    facets: Iterable[str], metrics: Mapping[str, MetricColumn], printed: set[str], best_round: str
 ) -> Iterator[Column]:
     # Printed numbers stand next to ours if they are of one metric, else in the last column.
     yield "method", lambda group: group.label + dagger(group)
@@ -134,8 +124,10 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
 def not_covered(study: Study) -> str:
     """Return the part of a caption about privacy: no epsilon covers the measured numbers nor, after
     a search, the choice of the settings."""
-    text = measured(study.datasets)
-    return f"{text} {CHOSEN_ON_VALIDATION}" if any(row.chosen for row in study.rows) else text
+    text = settings.measured(study.datasets)
+    if any(row.chosen for row in study.rows):
+        text += f" {settings.CHOSEN_ON_VALIDATION}"
+    return text
 
 
 def _guarantees(claim: str, groups: Iterable[Group]) -> Iterator[str]:

@@ -9,14 +9,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from pflpipe import json_records
 from pflpipe.files import write_text
 from pflpipe.methods import registry
-from pflpipe.privacy.ledger import Planned
 from pflpipe.report import paper_table
 from pflpipe.report.render_table import Entry, Table, latex, markdown
 from pflpipe.report.summary import summarise
-from pflpipe.report.tidy import tidy, write
+from pflpipe.report.tidy import planned, tidy, write
 from pflpipe.study.study_spec import Study
 
 
@@ -57,13 +55,8 @@ def shown(study: Study, frame: pd.DataFrame, results: Path) -> list[Table]:
         frame: the tidy table of the study.
         results: folder with ``plans/``.
     """
-    warnings = {
-        warning: None
-        for plan in dict.fromkeys(cell.plan_id for cell in study.cells)
-        for warning in json_records.load(
-            Planned, results / "plans" / f"{plan}.json"
-        ).ledger.warnings
-    }
+    plans = dict.fromkeys(cell.plan_id for cell in study.cells)
+    warnings = dict.fromkeys(w for plan in plans for w in planned(plan, results).ledger.warnings)
     summary = summarise(study, frame, warnings)
     if study.layout is None:
         return [summary]

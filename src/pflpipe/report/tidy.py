@@ -83,9 +83,7 @@ def tidy(study: Study, results: Path) -> pd.DataFrame:
     """
     folder = results / "scores" / study.name
     scores = cache(lambda method: pd.read_csv(existing(folder / f"{method}.csv")))
-    plans = cache(
-        lambda plan: json_records.load(Planned, existing(results / "plans" / f"{plan}.json"))
-    )  # cells that differ in their seed share a plan
+    plans = cache(lambda plan: planned(plan, results))  # cells that differ in their seed share one
     rows = []
     for row in study.rows:
         # One score file holds the clients of all cells of a method.
@@ -110,17 +108,12 @@ def columns_of(study: Study) -> list[str]:
 
 
 def _record(
-    study: Study,
-    row: Row,
-    clients: pd.DataFrame,
-    results: Path,
-    plans: Callable[[str], Planned],
+    study: Study, row: Row, clients: pd.DataFrame, results: Path, plans: Callable[[str], Planned]
 ) -> dict[str, Any]:
     cell = row.cell
     folder = results / "runs" / row.run
     timing = pd.read_csv(existing(folder / "timing.csv"))
-    planned = plans(cell.plan_id)
-    plan, ledger = planned.plan, planned.ledger
+    plan, ledger = plans(cell.plan_id).plan, plans(cell.plan_id).ledger
     # timing.csv has one line for each round, or it is not this run's.
     if len(timing) != plan.rounds:
         got = f"{len(timing)} rounds"
@@ -182,6 +175,11 @@ def _best_round(study: Study, claim: str, run: Path) -> dict[str, float]:
         return {}
     values = pd.read_csv(existing(run / "rounds.csv"))[column]
     return {BEST_ROUND + column: sign * float((sign * values).max())}
+
+
+def planned(plan: str, results: Path) -> Planned:
+    """Return a plan and its ledger by its id; raise DataError if the file is missing or damaged."""
+    return json_records.load(Planned, existing(results / "plans" / f"{plan}.json"))
 
 
 def record_of(folder: Path, plan: Plan, cell: Cell) -> Record:

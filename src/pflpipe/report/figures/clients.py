@@ -24,10 +24,7 @@ _GAIN, _LOSS = ("#a9d0ea", "#4a9fd0", "#005c91"), ("#f7c3a0", "#e98645", "#a84a0
 _PARTS = (("train", "#0072B2"), ("validation", "#E69F00"), ("test", "#b0b0b0"))
 _NUMBERED = 30
 """With at most this many clients, the counts are written into the heat map."""
-_DETAILS = {
-    "dirichlet": "α = {alpha:g}, ",
-    "pathological": "{classes_per_client} classes each, ",
-}
+_DETAILS = {"dirichlet": "α = {alpha:g}, ", "pathological": "{classes_per_client} classes each, "}
 
 
 def gains(source: Source) -> Figure:

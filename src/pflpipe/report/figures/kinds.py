@@ -28,11 +28,7 @@ KINDS: Mapping[str, Callable[[Source], Figure]] = {
 
 
 def draw(
-    study: Study,
-    drawing: Drawing,
-    results: Path,
-    data: Path,
-    frame: pd.DataFrame | None = None,
+    study: Study, drawing: Drawing, results: Path, data: Path, frame: pd.DataFrame | None = None
 ) -> Figure:
     """Draw a figure of a study, with a note on what no epsilon covers and what the others protect.
 

@@ -114,12 +114,9 @@ class Source:
     def require(self, drawable: bool, what: str) -> None:
         """Raise DataError unless the study has what the figure shows."""
         if not drawable:
-            raise DataError(
-                f"figure {self.drawing.name} of study {self.study.name}",
-                got="nothing to draw",
-                expected=what,
-                do="take it out of the study's figures, or add what it shows",
-            )
+            figure = f"figure {self.drawing.name} of study {self.study.name}"
+            do = "take it out of the study's figures, or add what it shows"
+            raise DataError(figure, got="nothing to draw", expected=what, do=do)
 
     @property
     def subject(self) -> str:
