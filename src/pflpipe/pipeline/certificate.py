@@ -31,12 +31,9 @@ from pflpipe.study.study_spec import Study
 EPSILONS = ("central", "replace_one", "local", "local_replace_one")
 OF_AUDITS = ("verdict", "epsilon_claimed", "epsilon_lower", "detects", "detects_runs")
 OF_PLANS = ("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band", "buffers")
-MEASURED = frozenset(
-    {
-        *metrics.columns(ALWAYS),
-        *("diverged_round", "train_seconds", "images_per_second", "nonfinite_uploads"),
-    }
-)
+MEASURED = frozenset(metrics.columns(ALWAYS)) | {
+    *("diverged_round", "train_seconds", "images_per_second", "nonfinite_uploads")
+}
 """Columns of every table that are measured on the clients' data without noise."""
 
 
@@ -100,22 +97,19 @@ def row(
         }
         program = f"pflpipe {__version__}, dp-accounting {version('dp-accounting')}"
         accountant = {"name": plan.law.curve(rounds.sample_rate), "version": program}
-    line = searched.get(cell.id)
+    line, person = searched.get(cell.id), None
+    if values["unit"] == DEALT:
+        person = {"max_clients_per_user": values["max_clients_per_user"]}
+        person |= {f"epsilon{at}": values[f"epsilon_person{at}"] for at in ("", "_1e5")}
+    digest = pin.read_text().strip() if pin.exists() else None
+    public = {*tidy.COLUMNS, *tidy.OF_UNITS} - MEASURED
     return {
         "cell": cell.id,
         "settings": cell.identity,
         "run": run,
-        "dataset": {
-            "name": cell.dataset,
-            "sha256": pin.read_text().strip() if pin.exists() else None,
-        },
+        "dataset": {"name": cell.dataset, "sha256": digest},
         "unit": values["unit"],
-        "person": {
-            "max_clients_per_user": values["max_clients_per_user"],
-            **{f"epsilon{at}": values[f"epsilon_person{at}"] for at in ("", "_1e5")},
-        }
-        if values["unit"] == DEALT
-        else None,
+        "person": person,
         **{name: values[name] for name in ("adjacency", "trust", "claim", "sampling")},
         "warnings": values["warnings"],
         "departures": values["departures"],
@@ -127,11 +121,7 @@ def row(
         "accountant": accountant,
         "audits": [_audit(case, plan, results) for case in audits(cell)],
         "commit": record.program.commit,
-        "diagnostics": [
-            name
-            for name in columns
-            if name in MEASURED or name not in (*tidy.COLUMNS, *tidy.OF_UNITS)
-        ],
+        "diagnostics": [name for name in columns if name not in public],
         "search": line and _search(line, results),
     }
 
@@ -194,11 +184,10 @@ def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
     audited = _audited(case)
     claimed = rules.claimed_by(json_records.to_json(audited), case.trust)
     if not math.isclose(result["epsilon_claimed"], claimed, rel_tol=rules.CLOSE):
+        what, got, expected = "epsilon_claimed", result["epsilon_claimed"], f"{claimed:g}"
+        do = "it is of another version of pflpipe: remove it and run snakemake again"
         raise DataError(
-            f"{file}: epsilon_claimed",
-            got=result["epsilon_claimed"],
-            expected=f"{claimed:g}, of the audited plan",
-            do="it is of another version of pflpipe: remove it and run snakemake again",
+            f"{file}: {what}", got=got, expected=f"{expected}, of the audited plan", do=do
         )
     return {
         "audit": case.id,

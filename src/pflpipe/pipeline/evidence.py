@@ -57,16 +57,10 @@ class Evidence:
         # The id of its run follows from a method's file, which a certificate must not run.
         run = row["run"] if cell.source else registry.run_id(cell)
         record = self.results / "runs" / run / "run.json"
-        needed = [
-            self.results / "plans" / f"{cell.plan_id}.json",
-            record,
-            *(
-                self.results / f"audits/{one['audit']}.json"
-                for one in row["audits"]
-                if one["verdict"]
-            ),
-            *[self.search] * bool(row["search"]),
-        ]
+        needed = [self.results / "plans" / f"{cell.plan_id}.json", record]
+        audits = [one["audit"] for one in row["audits"] if one["verdict"]]
+        needed += [self.results / f"audits/{name}.json" for name in audits]
+        needed += [self.search] * bool(row["search"])
         if missing := [str(file) for file in needed if not file.is_file()]:
             return [], [f"there is no {', '.join(missing)}"]
         try:

@@ -258,12 +258,10 @@ class _Experiment:
         # Few calls, because each costs several transactions.
         calls = math.ceil(max(len(metrics) / METRICS_PER_CALL, len(params) / PARAMS_PER_CALL, 1))
         for call in range(calls):
-            self.client.log_batch(
-                id,
-                metrics[call * METRICS_PER_CALL : (call + 1) * METRICS_PER_CALL],
-                params[call * PARAMS_PER_CALL : (call + 1) * PARAMS_PER_CALL],
-                [RunTag(DIGEST, digest)] if digest and call == calls - 1 else (),
-            )
+            some = metrics[call * METRICS_PER_CALL : (call + 1) * METRICS_PER_CALL]
+            given = params[call * PARAMS_PER_CALL : (call + 1) * PARAMS_PER_CALL]
+            last = [RunTag(DIGEST, digest)] if digest and call == calls - 1 else ()
+            self.client.log_batch(id, some, given, last)
         self.client.set_terminated(id, "FINISHED", run.end or None)
 
     def _delete(self, group: Run) -> None:
@@ -316,12 +314,10 @@ def address_of(results: Path, uri: str | None) -> str:
         with suppress(ValueError):  # the port is no number
             usable = usable or _host(address) is not None
     if not usable:
-        raise ConfigError(
-            "the MLflow tracking address",
-            got=without_credentials(address),
-            expected="http(s)://host[:port], sqlite:///file.db without '?', or another database",
-            do="set MLFLOW_TRACKING_URI or tracking_uri in config.yaml",
-        )
+        what, got = "the MLflow tracking address", without_credentials(address)
+        expected = "http(s)://host[:port], sqlite:///file.db without '?', or another database"
+        do = "set MLFLOW_TRACKING_URI or tracking_uri in config.yaml"
+        raise ConfigError(what, got=got, expected=expected, do=do)
     return address
 
 

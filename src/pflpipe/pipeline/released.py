@@ -180,13 +180,9 @@ def _together(cells: Mapping[str, Cell], plans: Mapping[str, Plan]) -> list[dict
         first = cells[names[0]]
         users = f"users of {first.dataset}"
         is_natural = first.partition.kind == "natural"
-        totals.append(
-            {
-                "clients": users if is_natural else f"partition {first.partition_id}",
-                "runs": names,
-                "epsilon_central": curve(tuple(sorted((plans[name] for name in names), key=repr))),
-            }
-        )
+        clients = users if is_natural else f"partition {first.partition_id}"
+        same = tuple(sorted((plans[name] for name in names), key=repr))
+        totals.append({"clients": clients, "runs": names, "epsilon_central": curve(same)})
     return totals
 
 

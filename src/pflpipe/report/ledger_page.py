@@ -224,18 +224,12 @@ def _setting(groups: Sequence[Group], verdicts: Mapping[Any, list[str]]) -> dict
         about = registry.info(method).about if method in registry.NAMES else outside
         published = about.departures + about.paper_departures + about.official_departures
         if published or not all(group.claim in WITHOUT_DEPARTURES for group in members):
-            departing.append(
-                {
-                    "method": method,
-                    "about": about,
-                    "departures": published,
-                    "audits": {
-                        version: verdicts.get((method, frozenset(steps) - OF_CALIBRATION), [])
-                        for version, steps in (("published", published), ("sound", ()))
-                    },
-                    "pairs": list(comparison.pairs(members)),
-                }
-            )
+            audits = {
+                version: verdicts.get((method, frozenset(steps) - OF_CALIBRATION), [])
+                for version, steps in (("published", published), ("sound", ()))
+            }
+            entry = {"method": method, "about": about, "departures": published, "audits": audits}
+            departing.append(entry | {"pairs": list(comparison.pairs(members))})
         else:
             others += members
             for sentence in verdicts.get((method, frozenset()), ["none"]):

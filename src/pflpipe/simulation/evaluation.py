@@ -123,9 +123,7 @@ def _blocks(clients: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def accuracies_of_new(
-    simulation: Simulation,
-    progress: Progress,
-    measures: Measures = NO_MEASURES,
+    simulation: Simulation, progress: Progress, measures: Measures = NO_MEASURES
 ) -> list[dict[str, Any]]:
     """Return the accuracies (percent) of every new client's personal model and of the global model
     on the client's test split, ``personal_new`` and ``global_new``, and further metrics of both,

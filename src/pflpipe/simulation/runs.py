@@ -365,11 +365,9 @@ class Checkpoint:
         except (KeyError, TypeError) as error:  # of another version
             progress, problem = None, f"it cannot be read ({type(error).__name__})"
         if simulation.processes.is_first:
-            message = (
-                f"resuming after round {progress.round}"
-                if progress
-                else f"checkpoint {self.path}: {problem}; starting from round 1"
-            )
+            message = f"checkpoint {self.path}: {problem}; starting from round 1"
+            if progress:
+                message = f"resuming after round {progress.round}"
             print(message, file=sys.stderr)
         return progress
 
@@ -458,12 +456,9 @@ class Report:
         if progress.diverged_round is not None:
             words += f"  diverged in round {progress.diverged_round}"
         words += f"  {left:.0f} s left"
-        print(
-            f"\r{words}\x1b[K" if self.live else words,
-            end="\n" if last or not self.live else "",
-            file=sys.stderr,
-            flush=True,
-        )
+        if self.live:
+            words = f"\r{words}\x1b[K"
+        print(words, end="\n" if last or not self.live else "", file=sys.stderr, flush=True)
 
 
 def write_rows(target: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

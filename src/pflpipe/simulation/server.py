@@ -85,14 +85,9 @@ def with_optimizer(method: Method, server: Server) -> Method:
             new_state |= {prefix + name: value for prefix, value in new.items()}
         return new_params, ServerState(new_state)
 
-    return dataclasses.replace(
-        method,
-        aggregate=aggregate,
-        init_server=init_server,
-        local_update=_for_method(method.local_update),
-        personalize=_for_method(method.personalize),
-        scale=_for_method(method.scale),
-    )
+    wrapped = ("local_update", "personalize", "scale")
+    hooks: dict[str, Any] = {name: _for_method(getattr(method, name)) for name in wrapped}
+    return dataclasses.replace(method, aggregate=aggregate, init_server=init_server, **hooks)
 
 
 def _step(delta: Tensor, moments: Tree, server: Server) -> tuple[Tensor, Tree]:

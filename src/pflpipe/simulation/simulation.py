@@ -309,11 +309,9 @@ class Simulation:
             return work
         # Only if needed: creating a generator takes as long as a schedule.
         head = is_shuffled and self.method.head_epochs
-        return self._schedules(
-            client,
-            numpy_rng(self.seed, "batches", "train", round, client),
-            numpy_rng(self.seed, "batches", "head", round, client) if head else None,
-        )
+        stream = numpy_rng(self.seed, "batches", "train", round, client)
+        heads = numpy_rng(self.seed, "batches", "head", round, client) if head else None
+        return self._schedules(client, stream, heads)
 
     def _schedules(
         self, client: int, stream: np.random.Generator | None, head: np.random.Generator | None
