@@ -252,9 +252,8 @@ def federation(
         settings["code"] = [vars(item) for item in code]
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
-    return build(
+    simulation = Simulation(
         method=hooks,
-        server=server,
         recipe=Recipe(
             server,
             name if isinstance(method, str) else "",
@@ -278,13 +277,14 @@ def federation(
         test=examples,
         seed=seed,
         key=run_key(settings, secret or secrets.token_hex(32)),
-        backend=backend,
+        backend="loop",
         dtype=dtype,
         name=name,
         code=code,
         loss=loss,
         has_global_model=has_global_model,
     )
+    return build(simulation, server, backend)
 
 
 def train(

@@ -184,11 +184,9 @@ def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
     audited = _audited(case)
     claimed = rules.claimed_by(json_records.to_json(audited), case.trust)
     if not math.isclose(result["epsilon_claimed"], claimed, rel_tol=rules.CLOSE):
-        what, got, expected = "epsilon_claimed", result["epsilon_claimed"], f"{claimed:g}"
+        got, expected = result["epsilon_claimed"], f"{claimed:g}, of the audited plan"
         do = "it is of another version of pflpipe: remove it and run snakemake again"
-        raise DataError(
-            f"{file}: {what}", got=got, expected=f"{expected}, of the audited plan", do=do
-        )
+        raise DataError(f"{file}: epsilon_claimed", got=got, expected=expected, do=do)
     return {
         "audit": case.id,
         "plan": json_records.to_json(audited),

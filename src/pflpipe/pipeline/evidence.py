@@ -16,6 +16,7 @@ from pflpipe.methods import registry, row_code
 from pflpipe.pipeline import certificate, settled
 from pflpipe.pipeline.settled import cell_of
 from pflpipe.report import tidy
+from pflpipe.study.settings import flatten
 
 _ELSEWHERE = {"method", "metric"}
 """Kinds of code from outside that a run's record may lack: a method may train as another one does,
@@ -67,7 +68,7 @@ class Evidence:
             made = certificate.row(cell, run, self.columns, self.searched, self.results, self.data)
         except PflpipeError as error:
             return [str(error)], []
-        found = dict(_leaves(json.loads(canonical_json(made))))
+        found = dict(flatten(json.loads(canonical_json(made))))
         used = read_json(record)["code"]
         theirs = [
             one for one in row["code"] if not one["package"] and one["kind"] not in _ELSEWHERE
@@ -115,12 +116,3 @@ def _of_code(part: dependencies.Dependency) -> Finding:
     if not digest:
         return Finding(what, NOT_CHECKABLE, f"there is no {file}")
     return Finding(what, VERIFIED) if digest == part.sha256 else Finding(what, *other)
-
-
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a nested object by their dotted paths; lists are values."""
-    if not isinstance(value, dict):
-        yield path, value
-        return
-    for key, inner in value.items():
-        yield from _leaves(inner, f"{path}.{key}" if path else key)

@@ -158,9 +158,8 @@ def of_data(
     network = networks.build(cell.model, shape, width, vocabulary=arrays.vocabulary)
     with guard.in_one_line(f"method {cell.method}"):
         method = resolved.factory(**cell.hyperparameters)
-    return build(
+    simulation = Simulation(
         method=method,
-        server=cell.server,
         network=network,
         plan=plan,
         training=cell.training,
@@ -172,7 +171,7 @@ def of_data(
         key=resolved.key,
         code=row_code.of_training(cell, arrays.loader),
         recipe=Recipe(cell.server, cell.method, cell.source, cell.hyperparameters, cell.model),
-        backend=backend,
+        backend="loop",
         dtype=dtype,
         augment=transform,
         processes=processes,
@@ -181,6 +180,7 @@ def of_data(
         loss=losses.find(cell.training.loss),
         has_global_model=resolved.about.has_global_model,
     )
+    return build(simulation, cell.server, backend)
 
 
 def train(

@@ -36,7 +36,7 @@ from pflpipe.simulation.progress import Progress
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
-from pflpipe.simulation.witness import unpacked
+from pflpipe.simulation.witness import SAME, unpacked
 from pflpipe.trees import Params, ServerState, Update
 
 
@@ -134,14 +134,11 @@ def _made(run: dict[str, Any]) -> Simulation:
         split=Split(no_rows, no_rows, no_rows, none),
         train=_on(device, nothing),
         test=_on(device, nothing),
-        seed=run["seed"],
         key="",  # names noise and cohorts, which are not drawn here
-        backend=run["backend"],
-        dtype=run["dtype"],
         augment=None if fill is None else Augment(training.augment, fill.to(device)),
         processes=_First(0, run["processes"]),
-        name=run["name"],
         code=tuple(from_json(Dependency, part, "code") for part in run["code"]),
+        **{name: run[name] for name in SAME},
     )
     guard.switch(run["switches"])
     return simulation

@@ -45,6 +45,8 @@ from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Params, ServerState, Tree, Update
 
 SECOND = "pflpipe.simulation.second_process"
+SAME = ("seed", "name", "backend", "dtype")
+"""Fields of a simulation that the fresh process gets as they are."""
 PENDING = 16
 """Largest number of requests that wait while the training goes on."""
 
@@ -280,10 +282,7 @@ def _described(simulation: Simulation) -> dict[str, Any]:
         "shape": list(train.x.shape[1:]),
         "labels": train.y[:0].cpu(),
         "outputs": network.shapes[HEAD[0]][0],
-        "seed": simulation.seed,
-        "name": simulation.name,
-        "backend": simulation.backend,
-        "dtype": simulation.dtype,
+        **{name: getattr(simulation, name) for name in SAME},
         "device": train.x.device,
         "processes": simulation.processes.size,
         "code": to_json(simulation.code),
