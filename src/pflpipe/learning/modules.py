@@ -108,7 +108,7 @@ def _adapted(
         return _made(where, factory, json.loads(options), image_shape, classes, seed)
 
     module = build(0)
-    paths, outputs = _paths(where, module), _head(where, module).out_features
+    paths, outputs = _paths(where, module), _head(where, module)[1].out_features
     if outputs != classes:
         got, do = f"a head with {outputs} outputs", "give the last layer `classes` outputs"
         _refuse(where, got, f"{classes}, the data set's classes", do)
@@ -213,16 +213,8 @@ def _check_layer(where: str, path: str, layer: nn.Module) -> None:
         _refuse(where, got, "nn.Dropout, the only layer whose masks can follow from a step's key")
 
 
-def _head(where: str, module: nn.Module) -> nn.Linear:
-    path = _head_path(where, module)
-    head = module.get_submodule(path)
-    if not isinstance(head, nn.Linear) or head.bias is None:
-        _refuse(where, f"the head {path!r}, {head}", "an nn.Linear with a bias")
-    return head
-
-
-def _head_path(where: str, module: nn.Module) -> str:
-    """Return the path of the head: the module's attribute (``head = "fc"``), or the last linear
+def _head(where: str, module: nn.Module) -> tuple[str, nn.Linear]:
+    """Return the head and its path: the module's attribute (``head = "fc"``), or the last linear
     layer."""
     declared = getattr(module, "head", None)
     layers: dict[str, nn.Module] = {path: part for path, part in module.named_modules() if path}
@@ -231,16 +223,21 @@ def _head_path(where: str, module: nn.Module) -> str:
             _refuse(where, "a layer and an attribute named head", "one of them", "rename the layer")
         if declared not in layers:
             _refuse(where, f"head = {declared!r}", f"one of {', '.join(layers)}")
-        return str(declared)
-    linear = [path for path, layer in layers.items() if isinstance(layer, nn.Linear)]
-    if not linear:
-        _refuse(where, "no nn.Linear layer", "one as its head", 'or say which: head = "fc"')
-    return linear[-1]
+        path = str(declared)
+    else:
+        linear = [path for path, layer in layers.items() if isinstance(layer, nn.Linear)]
+        if not linear:
+            _refuse(where, "no nn.Linear layer", "one as its head", 'or say which: head = "fc"')
+        path = linear[-1]
+    head = layers[path]
+    if not isinstance(head, nn.Linear) or head.bias is None:
+        _refuse(where, f"the head {path!r}, {head}", "an nn.Linear with a bias")
+    return path, head
 
 
 def _paths(where: str, module: nn.Module) -> dict[str, str]:
     """Return our name -> the module's name of every parameter, the head's last."""
-    head, layer = _head_path(where, module), _head(where, module)
+    head, layer = _head(where, module)
     all_paths = [path for path, _ in module.named_parameters()]
     head_paths = [f"{head}.weight", f"{head}.bias"]
     # Tied weights: a head that is used elsewhere could not be kept on the client.
@@ -299,7 +296,7 @@ class _Body:
     @classmethod
     def of(cls, where: str, module: nn.Module) -> _Body:
         trained = copy.deepcopy(module).train()
-        trained.set_submodule(_head_path(where, module), nn.Identity())
+        trained.set_submodule(_head(where, module)[0], nn.Identity())
         parts, streams = dict(trained.named_modules()), itertools.count(counter_rng.DROPOUT)
         for path, part in parts.items():
             if isinstance(part, nn.Dropout):

@@ -108,10 +108,6 @@ def of_study(study: Study, results: Path, methods: Collection[str] | None = None
     return tracked
 
 
-def _plan(cell: Cell, results: Path) -> Path:
-    return results / "plans" / f"{cell.plan_id}.json"
-
-
 # ---------------------------------------------------------------- the study
 
 
@@ -131,11 +127,12 @@ def experiment_note(study: Study) -> str:
 def _study_run(study: Study, results: Path) -> Tracked:
     name = study.name
     drawn = (results / "figures" / name).glob("[!.]*.*")
+    plans = [results / "plans" / f"{cell.plan_id}.json" for cell in study.cells]
     sources = {
         "": [study_file(name)],
         "table/": [results / f"tables/{name}.{kind}" for kind in ("md", "csv", "tex")],
         "figures/": sorted(path for path in drawn if path.suffix in (".png", ".svg", ".pdf")),
-        "ledger/": [*(_plan(cell, results) for cell in study.cells), results / "ledger.html"],
+        "ledger/": [*plans, results / "ledger.html"],
     }
     files = {
         f"{folder}{path.name}": path

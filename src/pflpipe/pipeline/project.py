@@ -324,7 +324,7 @@ class Project:
 
     def training_code(self, cells: Iterable[Cell]) -> str:
         """Return the digests of the code that trains these cells."""
-        return self.code("train", self.files_of(list(cells)))
+        return self.code("train", self.files_of(cells))
 
     def testing_code(self, study: str, cells: Iterable[Cell]) -> str:
         """Return the digests of the code that tests these cells of a study or of its search,
