@@ -205,27 +205,21 @@ class _Process:
     @classmethod
     def running(cls) -> _Process:
         """Return the process, which is started if there is none."""
-        if cls.latest is None or cls.latest.owner != os.getpid():
-            cls.latest = cls._started()
-        return cls.latest
-
-    @classmethod
-    def _started(cls) -> _Process:
+        if cls.latest is not None and cls.latest.owner == os.getpid():
+            return cls.latest
         # A connection of its own: the code may print to stdout.
         ours, theirs = Pipe()
         try:
             with theirs:  # closed here: with it open, the end of the other process is not noticed
-                command = [sys.executable, "-m", SECOND, str(theirs.fileno())]
-                process = subprocess.Popen(
-                    command, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-                )
+                command, end = [sys.executable, "-m", SECOND], theirs.fileno()
+                quiet = subprocess.DEVNULL
+                process = subprocess.Popen([*command, str(end)], stdout=quiet, pass_fds=[end])
         except OSError as problem:
-            raise PrivacyError(
-                "process that computes some messages again",
-                got=guard.described(problem),
-                expected=f"memory for a second Python with torch, {sys.executable!r}",
-            ) from None
-        return cls(ours, process, ThreadPoolExecutor(1, "witness"), os.getpid())
+            what, got = "process that computes some messages again", guard.described(problem)
+            expected = f"memory for a second Python with torch, {sys.executable!r}"
+            raise PrivacyError(what, got=got, expected=expected) from None
+        cls.latest = cls(ours, process, ThreadPoolExecutor(1, "witness"), os.getpid())
+        return cls.latest
 
     def answer(self, kind: bytes, request: bytes) -> bytes:
         """Return the answer to a request; empty if the process has ended."""
