@@ -187,30 +187,17 @@ def _audit(case: Case, plan: Plan, results: Path) -> dict[str, Any]:
         got, expected = result["epsilon_claimed"], f"{claimed:g}, of the audited plan"
         do = "it is of another version of pflpipe: remove it and run snakemake again"
         raise DataError(f"{file}: epsilon_claimed", got=got, expected=expected, do=do)
-    return {
-        "audit": case.id,
-        "plan": json_records.to_json(audited),
-        "this_plan": audited == plan,
-        **{key: result[key] for key in OF_AUDITS},
-    }
+    about = {"audit": case.id, "plan": json_records.to_json(audited), "this_plan": audited == plan}
+    return about | {key: result[key] for key in OF_AUDITS}
 
 
 def _search(line: Mapping[str, Any], results: Path) -> dict[str, Any]:
-    plans = [
-        {"plan": name, "runs": runs}
-        | {
-            key: json_records.to_json(getattr(tidy.planned(name, results).plan, key))
-            for key in OF_PLANS
-        }
-        for name, runs in sorted(line["plans"].items())
-    ]
+    plans = []
+    for name, runs in sorted(line["plans"].items()):
+        plan = tidy.planned(name, results).plan
+        values = {key: json_records.to_json(getattr(plan, key)) for key in OF_PLANS}
+        plans.append({"plan": name, "runs": runs} | values)
     chosen = {key: line["chosen"][key] for key in ("sets", "runs", "epsilon_with_search")}
-    cost = json_records.to_json(chosen["epsilon_with_search"])
-    return {
-        "line": line["line"],
-        **chosen,
-        "epsilon_with_search": cost,
-        "search_not_counted": line["chosen"].get("search_not_counted") or None,
-        "plans": plans,
-        "private": line["private"],
-    }
+    chosen["epsilon_with_search"] = json_records.to_json(chosen["epsilon_with_search"])
+    chosen["search_not_counted"] = line["chosen"].get("search_not_counted") or None
+    return {"line": line["line"], **chosen, "plans": plans, "private": line["private"]}

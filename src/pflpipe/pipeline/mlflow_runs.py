@@ -134,12 +134,8 @@ def _study_run(study: Study, results: Path) -> Tracked:
         "figures/": sorted(path for path in drawn if path.suffix in (".png", ".svg", ".pdf")),
         "ledger/": [*plans, results / "ledger.html"],
     }
-    files = {
-        f"{folder}{path.name}": path
-        for folder, paths in sources.items()
-        for path in paths
-        if path.is_file()
-    }
+    places = {f"{folder}{file.name}": file for folder, some in sources.items() for file in some}
+    files = {name: file for name, file in places.items() if file.is_file()}
     tags = {"study": name, "level": "study", "kind": "diagnostics", "runs": str(len(study.rows))}
     tags[NOTE] = measured(study.datasets)
     return Tracked("study", f"study {name}", tags=tags, files=files)

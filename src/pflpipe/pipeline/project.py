@@ -96,9 +96,8 @@ class Project:
     def outline(self, name: str) -> Outline:
         """Return the outline of a study; raise ConfigError if its file is missing or invalid."""
         if name not in self._outlines:
-            self._add(
-                validate(self.settings, [name])[name] if self.thorough else load_outline(name)
-            )
+            checked = validate(self.settings, [name])[name] if self.thorough else load_outline(name)
+            self._add(checked)
         return self._outlines[name]
 
     def study(self, name: str) -> Study:
@@ -141,11 +140,8 @@ class Project:
         if not method:
             return list(self.study(study).cells)
         # The cells of a method without a search are known before its study has chosen.
-        known = (
-            self.study(study)
-            if "/" in study or self.waits(wildcards)
-            else self.outline(study).everything
-        )
+        is_open = "/" in study or self.waits(wildcards)
+        known = self.study(study) if is_open else self.outline(study).everything
         cells = [cell for cell in known.cells if cell.method == method]
         if not cells:
             raise ConfigError(
@@ -233,11 +229,9 @@ class Project:
         the choice of its search."""
         outline = self.outline(name)
         is_printed = any(row.paper_metric for row in outline.everything.rows)
-        return (
-            [_file(name)]
-            + [f"{config.STUDIES}/{printed.FILE}"] * is_printed
-            + [f"{self.settings.results_dir}/searches/{name}.json"] * bool(outline.search)
-        )
+        files = [_file(name)] + [f"{config.STUDIES}/{printed.FILE}"] * is_printed
+        choice = f"{self.settings.results_dir}/searches/{name}.json"
+        return files + [choice] * bool(outline.search)
 
     def scores(self, study: str) -> list[str]:
         """Return the score files of a study, or of its search."""
@@ -308,9 +302,8 @@ class Project:
         Args:
             outlines: the requested studies.
         """
-        scripts = {
-            script.stem: script for script in (self.root / "workflow" / "scripts").glob("*.py")
-        }
+        folder = self.root / "workflow" / "scripts"
+        scripts = {script.stem: script for script in folder.glob("*.py")}
         known = list(outlines)
         for script in scripts.values():
             self._digest(script)
@@ -470,9 +463,6 @@ def settings_words(settings: Mapping[str, object], file: Path) -> list[str]:
     a file, config.yaml."""
     stored = read_yaml(str(file)) if file.exists() else {}
     stored = stored if isinstance(stored, dict) else {}
-    changed = [
-        f"{key}={json.dumps(value)}"
-        for key, value in settings.items()
-        if stored.get(key, ...) != value
-    ]
-    return ["--config", *changed] if changed else []
+    changed = {key: value for key, value in settings.items() if stored.get(key, ...) != value}
+    words = [f"{key}={json.dumps(value)}" for key, value in changed.items()]
+    return ["--config", *words] if words else []

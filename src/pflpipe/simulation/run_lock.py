@@ -66,11 +66,9 @@ class _Lock:
             try:
                 fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                print(
-                    f"waiting: this run is trained by {self._read() or 'another process'} already",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                holder = self._read() or "another process"
+                text = f"waiting: this run is trained by {holder} already"
+                print(text, file=sys.stderr, flush=True)
                 fcntl.flock(self._file, fcntl.LOCK_EX)
                 self.done = self._read() == fingerprint
             except OSError:  # no locks here
