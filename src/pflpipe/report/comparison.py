@@ -248,11 +248,8 @@ def pairs(members: Sequence[Group]) -> Iterator[tuple[Group | None, Group | None
     sound = of_claim(members, *WITHOUT_DEPARTURES)
     alone = list(sound)  # without a published version
     for group in of_claim(members, "nominal"):
-        rivals = [
-            other
-            for other in sound
-            if (other.budget, other.first("delta")) == (group.budget, group.first("delta"))
-        ]
+        at = group.budget, group.first("delta")
+        rivals = [other for other in sound if (other.budget, other.first("delta")) == at]
         # A study may run a certified version with several hyper-parameters. If none of them equals
         # the published version's, a pair is unambiguous only if there is one.
         same = [one for one in rivals if all(one.first(k) == group.first(k) for k in WORK)]

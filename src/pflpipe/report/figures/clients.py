@@ -99,9 +99,8 @@ def partition(source: Source) -> Figure:
     chosen = [source.study.rows[i].cell for p in source.panels for g in p.groups for i in g.indices]
     cells = {cell.partition_id: cell for cell in chosen if cell.seed == first}
     figure = Figure(figsize=(source.drawing.width, 3.3 * len(cells)), layout="constrained")
-    heading = style.head(
-        figure, "The clients' examples, and which of them train, validate and test."
-    )
+    text = "The clients' examples, and which of them train, validate and test."
+    heading = style.head(figure, text)
     figure.set_figheight(heading + figure.get_figheight())
     blocks: Any = figure.subfigures(len(cells), 1, squeeze=False)
     for block, cell in zip(blocks[:, 0], cells.values(), strict=True):

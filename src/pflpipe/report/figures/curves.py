@@ -31,11 +31,9 @@ def convergence(source: Source) -> Figure:
 
     Solid: certified. Dash-dotted: unreviewed. Dotted: nominal. Dashed: no privacy.
     """
-    tables = {
-        group: table
-        for group in {group: None for panel in source.panels for group in panel.groups}
-        if not (table := source.rounds(group, source.drawing.metric)).empty
-    }
+    groups = dict.fromkeys(group for panel in source.panels for group in panel.groups)
+    measured = {group: source.rounds(group, source.drawing.metric) for group in groups}
+    tables = {group: table for group, table in measured.items() if not table.empty}
     panels = [panel for panel in source.panels if tables.keys() & {*panel.groups}]
     source.require(bool(panels), f"{source.drawing.metric} by round (training.evaluate_every)")
     strong = _strong(source, panels[-1], tables)

@@ -55,11 +55,8 @@ class Source:
         panels = []
         for facet in layout(self.study).facets:
             for budget in budgets or (NO_PRIVACY,):
-                drawn = tuple(
-                    group
-                    for group in chosen
-                    if group.budget in (budget, NO_PRIVACY) and group.belongs(facet)
-                )
+                shown = [group for group in chosen if group.budget in (budget, NO_PRIVACY)]
+                drawn = tuple(group for group in shown if group.belongs(facet))
                 title = [budget, *(f"{name} = {value}" for name, value in facet.items())]
                 if any(group.budget == budget for group in drawn):
                     panels.append(Panel(", ".join(title), drawn))
