@@ -42,7 +42,7 @@ import torch
 import correlated_noise
 from pflpipe import cells
 from pflpipe.attacks import registry as attacks
-from pflpipe.auditing import cases
+from pflpipe.auditing import cases, neighbours
 from pflpipe.auditing.coupled import sensitivity as measured
 from pflpipe.auditing.distinguish import distinguish
 from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
@@ -509,7 +509,7 @@ def audited(case=cases.CORRELATED, **changes):
 def with_source(kind, reference=cases.CORRELATED):
     """A mechanism whose noise has the law that ``kind`` makes of its plan."""
 
-    class Faulty(cases.Mechanism):
+    class Faulty(neighbours.Mechanism):
         def noises(self, key):
             law = kind(self.executed)
             return Correlated(lambda round: self.rng(key, "noise", round), law).at

@@ -13,7 +13,7 @@ import boxes
 import fake_audits
 from fake_audits import RESULT
 from pflpipe import cells
-from pflpipe.auditing import cases
+from pflpipe.auditing import cases, neighbours
 from pflpipe.auditing.verdict import require_kept
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.facts.departures import DEPARTURES
@@ -297,7 +297,7 @@ def test_audits_agree_with_the_ledger_on_every_departure_by_itself():
         if subject.profile != "alone":
             continue
         mechanism = subject.case.mechanism_under_audit()
-        counts = cases.sizes(subject.case.clients, mechanism.canary)
+        counts = neighbours.sizes(subject.case.clients, mechanism.canary)
         names = tuple(mechanism.network.shapes)
         entry = cases.ledger(
             mechanism.executed, subject.case.privacy, subject.case.departures, counts, names
