@@ -61,8 +61,9 @@ def files(block: Mapping[str, Any]) -> list[Path]:
 def check(block: Mapping[str, Any]) -> None:
     """Raise DataError unless a block names one source that exists, in a form that can be read, and
     has the keys of this form."""
-    if ("file" in block) == ("folder" in block):
-        raise DataError("a data set", got=sorted(block), expected="either file or folder")
+    given = sorted(block)
+    fits = ("file" in block) != ("folder" in block)
+    DataError.unless(fits, "a data set", given, "either file or folder")
     form = kind(block)
     if form not in KEYS:
         expected = f"a file that ends in {', '.join((*TABLES, LEAF, TFF))}"
@@ -71,24 +72,25 @@ def check(block: Mapping[str, Any]) -> None:
     for key in block:
         if key not in KEYS[form]:
             raise DataError(f"{key} is not for {form}", do=nearest(key, KEYS[form]))
-    if "unit" in block and not has_users(block):
-        raise DataError("unit, the word for a user", got=block["unit"], do="write user: as well")
+    fits, what = "unit" not in block or has_users(block), "unit, the word for a user"
+    DataError.unless(fits, what, block.get("unit"), do="write user: as well")
     of_text = "text" in block or any(key in block for key in _OF_TOKENS)
     needed = [*_OF_TOKENS[1:], *(["text"] if form != LEAF else [])] if of_text else []
     for key in needed:
-        if key not in block:
-            raise DataError(f"{key} is missing", expected=f"{', '.join(needed)} for texts")
+        expected = f"{', '.join(needed)} for texts"
+        DataError.unless(key in block, f"{key} is missing", expected=expected)
     without = {"example", "features", "vocabularies", "ranges", "encoding"} & block.keys()
-    if of_text and without:
-        raise DataError("text, the only example of a row", got=sorted(block), expected="no others")
-    if form in TABLES and not of_text and "label" not in block and "target" not in block:
-        raise DataError("label is missing", do="write label: and the name of its column")
+    fits, what = not (of_text and without), "text, the only example of a row"
+    DataError.unless(fits, what, given, "no others")
+    labelled = of_text or form not in TABLES or "label" in block or "target" in block
+    do = "write label: and the name of its column"
+    DataError.unless(labelled, "label is missing", do=do)
     for key in ("example", "label"):
-        if form == TFF and not of_text and key not in block:
-            raise DataError(f"{key} is missing", do=f"write {key}: and its name in the file")
-    if "target" in block and {"label", "classes"} & block.keys():
-        got, expected = sorted(block), "target without label and classes"
-        raise DataError("target, the column of numbers to predict", got=got, expected=expected)
+        fits, do = of_text or form != TFF or key in block, f"write {key}: and its name in the file"
+        DataError.unless(fits, f"{key} is missing", do=do)
+    fits = "target" not in block or not {"label", "classes"} & block.keys()
+    what, expected = "target, the column of numbers to predict", "target without label and classes"
+    DataError.unless(fits, what, given, expected)
     for path in files(block):
-        if not (path.is_dir() if form == "folder" else path.is_file()):
-            raise DataError(f"{path} does not exist", do="mend the path, or make it")
+        exists = path.is_dir() if form == "folder" else path.is_file()
+        DataError.unless(exists, f"{path} does not exist", do="mend the path, or make it")

@@ -73,10 +73,10 @@ def as_array(name: str, values: object, content: str = "") -> np.ndarray:
     Raises:
         DataError: a masked array, because its mask would be ignored, or an array of Python objects.
     """
-    if isinstance(values, np.ma.MaskedArray):
-        expected = "an array whose values all count"
-        do = "leave the masked rows out, or set their values by .filled(value)"
-        raise DataError(name, got="a masked array", expected=expected, do=do)
+    expected = "an array whose values all count"
+    do = "leave the masked rows out, or set their values by .filled(value)"
+    is_masked = isinstance(values, np.ma.MaskedArray)
+    DataError.unless(not is_masked, name, "a masked array", expected, do)
     array = np.asarray(values)
     if array.dtype.hasobject:
         types = sorted({type(value).__name__ for value in array.flat})
@@ -97,22 +97,19 @@ def check_names(arrays: Collection[str]) -> None:
     """Raise DataError unless the required arrays are there, with those that belong together, and no
     name looks like a misspelt one."""
     for key in (IMAGES[0], LABELS[0]):
-        if key not in arrays:
-            do = "store train_images and train_labels"
-            raise DataError(f"{key} is missing", got=sorted(map(str, arrays)), do=do)
+        got, do = sorted(map(str, arrays)), "store train_images and train_labels"
+        DataError.unless(key in arrays, f"{key} is missing", got, do=do)
     for key in arrays:
         if key not in (*KEYS, FOUND) and _MISSPELT.search(str(key)):
             raise DataError(f"unknown array {key!r}", do=nearest(str(key), KEYS))
     for first, second in (IMAGES[::-1], USERS[::-1]):
-        if first in arrays and second not in arrays:
-            raise DataError(f"{second} is missing", got=f"{first} alone")
-    if (IMAGES[1] in arrays) != (LABELS[1] in arrays):
-        raise DataError("test_images and test_labels", got="one of them", expected="both, or none")
-    if USERS[0] in arrays and (USERS[1] in arrays) != (IMAGES[1] in arrays):
-        raise DataError(
-            "test_users",
-            expected="one user for each test image, as for the training images",
-        )
+        fits = first not in arrays or second in arrays
+        DataError.unless(fits, f"{second} is missing", f"{first} alone")
+    fits = (IMAGES[1] in arrays) == (LABELS[1] in arrays)
+    DataError.unless(fits, "test_images and test_labels", "one of them", "both, or none")
+    fits = USERS[0] not in arrays or (USERS[1] in arrays) == (IMAGES[1] in arrays)
+    expected = "one user for each test image, as for the training images"
+    DataError.unless(fits, "test_users", expected=expected)
 
 
 def check_shapes(arrays: Mapping[str, Shape], dataset: str | None) -> None:
@@ -129,28 +126,26 @@ def check_shapes(arrays: Mapping[str, Shape], dataset: str | None) -> None:
         if dtype.hasobject:  # in a file they are pickled, and pflpipe never loads them
             raise _of_objects(key)
         if key in COUNTS:
-            if shape != () or dtype.kind not in "iu":
-                raise DataError(key, got=f"{dtype} {list(shape)}", expected="one integer")
+            fits = shape == () and dtype.kind in "iu"
+            DataError.unless(fits, key, f"{dtype} {list(shape)}", "one integer")
         elif key in IMAGES:
             _check_image_shape(key, shape, dtype, "vocabulary" in arrays)
             shape_of_all = known.image_shape if known else example_shape(*arrays["train_images"])
-            if example_shape(shape, dtype) != shape_of_all:
-                reason = f"as {dataset} has" if known else "as train_images has"
-                what, expected = (
-                    f"images {example_shape(shape, dtype)}",
-                    f"{shape_of_all}, {reason}",
-                )
-                raise DataError(key, got=what, expected=expected)
+            own = example_shape(shape, dtype)
+            expected = f"{shape_of_all}, as {dataset if known else 'train_images'} has"
+            DataError.unless(own == shape_of_all, key, f"images {own}", expected)
         else:
             part, _, content = key.partition("_")
             rows = arrays[f"{part}_images"][0][0]
             numbers = key in LABELS and dtype.kind == "f"
-            if shape != (rows,) and not (numbers and shape[:1] == (rows,) and len(shape) == 2):
-                expected = f"({rows},), one for each image of {part}_images"
-                raise DataError(key, got=f"shape {shape}", expected=expected)
-            if dtype.kind not in ("iuU" if key in USERS else "iuf"):
-                kinds = "integers or text (dtype 'U')" if key in USERS else "integers or floats"
-                raise DataError(key, got=f"dtype {dtype}", expected=kinds, do=_REMEDIES[content])
+            fits = shape == (rows,) or (numbers and shape[:1] == (rows,) and len(shape) == 2)
+            expected = f"({rows},), one for each image of {part}_images"
+            DataError.unless(fits, key, f"shape {shape}", expected)
+            kinds, expected = "iuf", "integers or floats"
+            if key in USERS:
+                kinds, expected = "iuU", "integers or text (dtype 'U')"
+            got, do = f"dtype {dtype}", _REMEDIES[content]
+            DataError.unless(dtype.kind in kinds, key, got, expected, do)
 
 
 def _check_image_shape(
@@ -158,27 +153,25 @@ def _check_image_shape(
 ) -> None:
     """Accept uint8 [N,H,W], uint8 [N,H,W,C] with C <= 4, uint8 [N,C,H,W] with C 1 or 3, and floats
     [N,D] or [N,T,C]; with ``tokens`` only integers [N,T]."""
+    got = f"{dtype} {list(shape)}"
     if tokens:
-        if dtype.kind not in "iu" or len(shape) != 2 or 0 in shape:
-            what = "integers [N, T], tokens of the vocabulary"
-            raise DataError(key, got=f"{dtype} {list(shape)}", expected=what)
+        fits = dtype.kind in "iu" and len(shape) == 2 and 0 not in shape
+        DataError.unless(fits, key, got, "integers [N, T], tokens of the vocabulary")
         return
     images = dtype == np.uint8 and (len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4))
     images |= channels_first(shape, dtype)
     features = dtype.kind == "f" and len(shape) in (2, 3)
-    if not (images or features):
-        raise DataError(
-            key,
-            got=f"{dtype} {list(shape)}",
-            expected=(
-                "uint8 [N, H, W], uint8 [N, H, W, C], uint8 [N, 1 or 3, H, W] with the channels "
-                "first, float [N, D] features or float [N, T, C] sequences"
-            ),
-            do="bring images to 0..255 as uint8, and floats to features or sequences; tokens are "
-            "integers [N, T] beside vocabulary, the number of different ones",
-        )
-    if 0 in shape:
-        raise DataError(key, got=f"an empty array {list(shape)}", expected="at least one example")
+    expected = (
+        "uint8 [N, H, W], uint8 [N, H, W, C], uint8 [N, 1 or 3, H, W] with the channels first, "
+        "float [N, D] features or float [N, T, C] sequences"
+    )
+    do = (
+        "bring images to 0..255 as uint8, and floats to features or sequences; tokens are integers "
+        "[N, T] beside vocabulary, the number of different ones"
+    )
+    DataError.unless(images or features, key, got, expected, do)
+    got = f"an empty array {list(shape)}"
+    DataError.unless(0 not in shape, key, got, "at least one example")
 
 
 def are_numbers(labels: np.ndarray) -> bool:
@@ -214,9 +207,9 @@ def number_of_classes(arrays: Mapping[str, np.ndarray], dataset: str | None) -> 
     if declared:
         classes = known.classes if known else int(arrays["classes"])
     for key, rows in labels.items():
-        if rows.min() < 0 or rows.max() >= classes:
-            got = f"labels {rows.min()} to {rows.max()}"
-            raise DataError(key, got=got, expected=f"0 to {classes - 1}")
+        low, high = rows.min(), rows.max()
+        fits, got = low >= 0 and high < classes, f"labels {low} to {high}"
+        DataError.unless(fits, key, got, f"0 to {classes - 1}")
     if not declared:
         check_every_class(distinct, "train_labels")
     check_class_count(classes)
@@ -225,8 +218,8 @@ def number_of_classes(arrays: Mapping[str, np.ndarray], dataset: str | None) -> 
 
 def check_class_count(classes: int) -> None:
     """Raise DataError for a number of classes that no network can have."""
-    if not 2 <= classes <= MOST_CLASSES:
-        raise DataError("classes", got=classes, expected=f"at least 2, at most {MOST_CLASSES}")
+    expected = f"at least 2, at most {MOST_CLASSES}"
+    DataError.unless(2 <= classes <= MOST_CLASSES, "classes", classes, expected)
 
 
 def check_every_class(labels: np.ndarray, name: str) -> None:
@@ -263,9 +256,8 @@ def check_users(arrays: Mapping[str, np.ndarray]) -> None:
     if len({dtype.kind == "U" for dtype in types}) > 1 or (
         types and np.result_type(*types).kind == "f"
     ):
-        raise DataError(
-            "test_users", got=f"dtype {types[1]}", expected=f"{types[0]}, as train_users has"
-        )
+        got, expected = f"dtype {types[1]}", f"{types[0]}, as train_users has"
+        raise DataError("test_users", got=got, expected=expected)
 
 
 def user_ids(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -275,9 +267,9 @@ def user_ids(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def as_tokens(key: str, rows: np.ndarray, vocabulary: int) -> np.ndarray:
     """Return tokens as int32 ``[N, T]``; raise DataError for one outside 0..vocabulary-1."""
-    if rows.min() < 0 or rows.max() >= vocabulary:
-        got, expected = f"tokens {rows.min()} to {rows.max()}", f"0 to {vocabulary - 1}"
-        raise DataError(key, got=got, expected=expected, do="declare a larger vocabulary")
+    low, high, do = rows.min(), rows.max(), "declare a larger vocabulary"
+    fits, got = low >= 0 and high < vocabulary, f"tokens {low} to {high}"
+    DataError.unless(fits, key, got, f"0 to {vocabulary - 1}", do)
     return rows.astype(np.int32)
 
 
@@ -292,11 +284,8 @@ def finite_images(key: str, images: np.ndarray) -> np.ndarray:
         features = images.astype(np.float32)
     finite = np.isfinite(features).reshape(len(features), -1).all(axis=1)
     if not finite.all():
-        row = int(np.argmin(finite))
-        got = (
-            f"NaN, infinity or a number beyond float32 in {int((~finite).sum())} rows, the first "
-            f"{row}"
-        )
+        rows = f"{int((~finite).sum())} rows, the first {int(np.argmin(finite))}"
+        got = f"NaN, infinity or a number beyond float32 in {rows}"
         raise DataError(key, got=got, expected="finite numbers", do="clean the features")
     return features
 

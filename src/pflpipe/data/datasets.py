@@ -223,11 +223,8 @@ def read_header(path: Path, dataset: str | None = None) -> Header:
     shape, train_size = example_shape(*shapes["train_images"]), int(sizes.sum()) - held_out
     notes = _notes(path, shapes)
     notes["declared"] &= declared
-    forms: dict[str, Any] = {
-        "numbers": checks.are_numbers(labels),
-        "vocabulary": _vocabulary(small),
-    }
-    return Header(shape, classes, train_size, count, **forms, **notes)
+    notes |= {"numbers": checks.are_numbers(labels), "vocabulary": _vocabulary(small)}
+    return Header(shape, classes, train_size, count, **notes)
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -238,25 +235,17 @@ def load_arrays(path: Path) -> Arrays:
             those of the pin next to it.
     """
     shapes = _checked_shapes(path, None)
-    missing = {*IMAGES, *LABELS, *SCALE, "classes"} - set(shapes)
-    if missing:
-        raise DataError(
-            f"{path}: {min(missing)} is missing", do="make the file with workflow/scripts/data.py"
-        )
+    for missing in sorted({*IMAGES, *LABELS, *SCALE, "classes"} - set(shapes)):
+        do = "make the file with workflow/scripts/data.py"
+        raise DataError(f"{path}: {missing} is missing", do=do)
     raw = read_arrays(path, (key for key in KEYS if key in shapes))
     pin = path.with_suffix(".pin")
     if pin.exists() and not pins.fits(raw, pin):
         raise DataError(f"{path} has other values than were written", do=AGAIN)
     parts: dict[str, Any] = {key: raw[key] for key in (*IMAGES, *LABELS, *USERS) if key in raw}
     mean, std = (values.tolist() for values in read_arrays(path, SCALE).values())
-    return Arrays(
-        **parts,
-        classes=int(raw["classes"]),
-        vocabulary=_vocabulary(raw),
-        **_notes(path, shapes),
-        mean=mean,
-        std=std,
-    )
+    parts |= {"classes": int(raw["classes"]), "vocabulary": _vocabulary(raw)}
+    return Arrays(**parts, **_notes(path, shapes), mean=mean, std=std)
 
 
 def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path) -> str:
@@ -286,12 +275,8 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
         raw, location = read_arrays(source, (key for key in KEYS if key in shapes)), str(source)
         loader = _notes(source, shapes)["loader"]  # of a finished file, under another name
     elif info(dataset).needs_network:
-        raw = downloads.read_original(
-            dataset,
-            source or downloads_dir,
-            target.parent if source else downloads_dir,
-            may_download=source is None,
-        )
+        folders = source or downloads_dir, target.parent if source else downloads_dir
+        raw = downloads.read_original(dataset, *folders, may_download=source is None)
         location = f"{dataset} in {source or downloads_dir}"
     elif source is None:
         raw, location = _digits(), dataset
@@ -337,28 +322,27 @@ def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
     """Call the user's function ``file.py:load`` and return the names of what it returns, and the
     arrays that pflpipe reads."""
     function = user_files.load(reference, DataError)
-    if not callable(function):
-        raise DataError(reference, got=type(function).__name__, expected="a function")
-    file = user_files.file_of(reference)
+    DataError.unless(callable(function), reference, type(function).__name__, "a function")
+    file, what = user_files.file_of(reference), f"{reference} returned"
     with guard.in_one_line(f"{reference}() failed in {file}", str(file.resolve()), DataError):
         returned = function()
         if isinstance(returned, list):  # here, because the user's code makes a Dataset's items
-            with located(f"{reference} returned"):
+            with located(what):
                 returned = per_client.arrays(returned)
-        arrays = dict(returned) if isinstance(returned, Mapping) else {}
-    if not isinstance(returned, Mapping):
-        raise DataError(
-            f"{reference} returned",
-            got=type(returned).__name__,
-            expected="a dict of NumPy arrays: train_images, train_labels ..., or a list with a "
-            "pair (x, y) for each client",
-        )
-    with located(f"{reference} returned"):
+        is_mapping = isinstance(returned, Mapping)
+        arrays = dict(returned) if is_mapping else {}
+    expected = (
+        "a dict of NumPy arrays: train_images, train_labels ..., or a list with a pair (x, y) for "
+        "each client"
+    )
+    DataError.unless(is_mapping, what, type(returned).__name__, expected)
+    with located(what):
         checks.check_names(arrays)
         for name in arrays.keys() & set(KEYS):
-            if not isinstance(arrays[name], np.ndarray | np.generic | int):
-                expected, do = "a NumPy array", "np.asarray, or .numpy() of a tensor, makes one"
-                raise DataError(name, got=type(arrays[name]).__name__, expected=expected, do=do)
+            value = arrays[name]
+            fits, got = isinstance(value, np.ndarray | np.generic | int), type(value).__name__
+            do = "np.asarray, or .numpy() of a tensor, makes one"
+            DataError.unless(fits, name, got, "a NumPy array", do)
         read = {key: checks.as_array(key, arrays[key]) for key in KEYS if key in arrays}
     return list(arrays), read
 
@@ -376,9 +360,8 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         DataError: naming the location, the array, what was got and what is expected.
     """
     with located(location):
-        checks.check_shapes(
-            {key: (value.shape, value.dtype) for key, value in raw.items()}, dataset
-        )
+        shapes = {key: (value.shape, value.dtype) for key, value in raw.items()}
+        checks.check_shapes(shapes, dataset)
         classes, declared = checks.number_of_classes(raw, dataset)
         checks.check_users(raw)
         vocabulary, images = _vocabulary(raw), {}
@@ -399,14 +382,8 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
             everything |= _split(everything, dataset or location)
     known = DATASETS.get(dataset or "")
     scale = {key: getattr(known, key) for key in SCALE} if known else {}
-    return Arrays(
-        **everything,
-        classes=classes,
-        vocabulary=vocabulary,
-        declared=declared,
-        standardised=standardised,
-        **scale,
-    )
+    everything |= {"classes": classes, "vocabulary": vocabulary, "declared": declared}
+    return Arrays(**everything, standardised=standardised, **scale)
 
 
 def _vocabulary(arrays: Mapping[str, np.ndarray]) -> int | None:
@@ -435,10 +412,8 @@ def _digits() -> dict[str, np.ndarray]:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    return {
-        "train_images": np.rint(bunch.images * (255 / 16)).astype(np.uint8),
-        "train_labels": bunch.target,
-    }
+    images = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    return {"train_images": images, "train_labels": bunch.target}
 
 
 def _test_size(sizes: np.ndarray) -> int:
@@ -489,13 +464,10 @@ def array_shapes(path: Path) -> dict[str, Shape]:
             headers = {}
             for name in bundle.namelist():
                 with bundle.open(name) as member:
-                    version = np.lib.format.read_magic(member)
-                    reader = (
-                        np.lib.format.read_array_header_1_0
-                        if version == (1, 0)
-                        else np.lib.format.read_array_header_2_0
-                    )
-                    shape, _, dtype = reader(member)
+                    form = np.lib.format
+                    version = form.read_magic(member)
+                    first, later = form.read_array_header_1_0, form.read_array_header_2_0
+                    shape, _, dtype = (first if version == (1, 0) else later)(member)
                     size = member.tell() + dtype.itemsize * math.prod(shape)
                     held = bundle.getinfo(name).file_size
                     if size != held and not dtype.hasobject:
@@ -503,9 +475,8 @@ def array_shapes(path: Path) -> dict[str, Shape]:
                     total += held
                     headers[name.removesuffix(".npy")] = (shape, dtype)
     except FileNotFoundError:
-        raise DataError(
-            f"{path} does not exist", do="mend the path in config.yaml, or make the file"
-        ) from None
+        do = "mend the path in config.yaml, or make the file"
+        raise DataError(f"{path} does not exist", do=do) from None
     except Exception as error:  # of zipfile or numpy: there is no common base
         expected = "an .npz file written by numpy.savez; a function, my_data.py:load; or a block"
         raise DataError(f"{path} cannot be read", got=str(error), expected=expected) from error
@@ -529,7 +500,8 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
 
 def _notes(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """Return what a finished file says of its arrays, as ``Arrays`` and ``Header`` have it."""
-    are_text = [key for key in (UNIT, LOADER) if key in shapes and _is_text(*shapes[key])]
+    texts = {key for key, (shape, dtype) in shapes.items() if shape == () and dtype.kind == "U"}
+    are_text = [key for key in (UNIT, LOADER) if key in texts]
     text = {key: str(value) for key, value in read_arrays(path, are_text).items()}
     return {
         "declared": FOUND not in shapes,
@@ -537,10 +509,6 @@ def _notes(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Any]:
         "unit": text.get(UNIT, "user"),
         "loader": text.get(LOADER, ""),
     }
-
-
-def _is_text(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    return shape == () and dtype.kind == "U"
 
 
 def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:

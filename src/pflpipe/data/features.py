@@ -68,17 +68,13 @@ def shape(
         return _file_shape(Path(features.file))
     window = 2**features.scales
     for size in (image_shape, public or image_shape):
-        if len(size) != 3:
-            raise ConfigError(
-                "features", got=f"examples of shape {size}", expected="images, shape (H, W, C)"
-            )
+        got, expected = f"examples of shape {size}", "images, shape (H, W, C)"
+        ConfigError.unless(len(size) == 3, "features", got, expected)
         least = window * max(2, features.pool)
-        if any(side % window or side < least for side in size[:2]):
-            raise ConfigError(
-                f"features.scales {features.scales} and pool {features.pool}",
-                got=f"images of {size[0]} x {size[1]} pixels",
-                expected=f"sides of at least {least}, multiples of {window}",
-            )
+        fits = all(side % window == 0 and side >= least for side in size[:2])
+        what = f"features.scales {features.scales} and pool {features.pool}"
+        got = f"images of {size[0]} x {size[1]} pixels"
+        ConfigError.unless(fits, what, got, f"sides of at least {least}, multiples of {window}")
     if public and public[2] != image_shape[2]:
         expected = f"{image_shape[2]}, as the data set has"
         raise ConfigError("features.reference", got=f"{public[2]} channels", expected=expected)
@@ -105,26 +101,20 @@ def read(file: Path, arrays: datasets.Arrays, data: Path) -> dict[str, np.ndarra
     raw = datasets.read_arrays(file, (*GIVEN, PIN))
     found, expected = str(raw[PIN]).strip(), pins.digest(datasets.values(arrays))
     if found != expected:
-        raise DataError(
-            f"{file}: {PIN}",
-            got=found,
-            expected=f"{expected}, the text of {data.with_suffix('.pin')}",
-            do=f"make the features of the rows of {data}, in their order",
-        )
+        expected = f"{expected}, the text of {data.with_suffix('.pin')}"
+        do = f"make the features of the rows of {data}, in their order"
+        raise DataError(f"{file}: {PIN}", got=found, expected=expected, do=do)
+    named = dict(zip(GIVEN, IMAGES, strict=True))
     with located(str(file)):
-        for key, images in zip(GIVEN, IMAGES, strict=True):
-            if len(raw[key]) != (count := len(getattr(arrays, images))):
-                raise DataError(key, got=f"{len(raw[key])} rows", expected=f"{count}")
-        return {
-            images: checks.finite_images(key, raw[key])
-            for key, images in zip(GIVEN, IMAGES, strict=True)
-        }
+        for key, images in named.items():
+            got, count = len(raw[key]), len(getattr(arrays, images))
+            DataError.unless(got == count, key, f"{got} rows", f"{count}")
+        return {images: checks.finite_images(key, raw[key]) for key, images in named.items()}
 
 
 def _file_shape(file: Path) -> tuple[int, ...]:
     """Return ``(D,)`` from the headers of the user's file, after checking them."""
-    if not file.is_file():
-        raise DataError("features.file", got=str(file), expected="an .npz file")
+    DataError.unless(file.is_file(), "features.file", str(file), "an .npz file")
     shapes = datasets.array_shapes(file)
     with located(str(file)):
         for key in (*GIVEN, PIN):
@@ -134,6 +124,5 @@ def _file_shape(file: Path) -> tuple[int, ...]:
                 got = "no such array" if dtype is None else f"{dtype} {list(shape)}"
                 raise DataError(key, got=got, expected=wanted)
         (_, width), (_, other) = (shapes[key][0] for key in GIVEN)
-        if width != other:
-            raise DataError(GIVEN[1], got=f"{other} features", expected=f"{width}")
+        DataError.unless(width == other, GIVEN[1], f"{other} features", f"{width}")
     return (width,)

@@ -79,20 +79,21 @@ def check(
     def refuse(key: str, got: object, expected: str, do: str = "") -> NoReturn:
         raise DataError(f"{location}.{key}", got=got, expected=expected, do=do)
 
-    if not classes and p.kind in ("dirichlet", "pathological"):
-        got, expected = f"{p.kind}, with labels that are real numbers", "natural or iid"
-        raise ConfigError(
-            f"{location}.kind", got=got, expected=f"{expected}, which need no classes"
-        )
-    if p.classes_per_client is not None and p.classes_per_client > classes:
-        what, expected = f"{location}.classes_per_client", f"1 to {classes}, the data set's classes"
-        raise ConfigError(what, got=p.classes_per_client, expected=expected)
+    fits = classes or p.kind not in ("dirichlet", "pathological")
+    got, expected = (
+        f"{p.kind}, with labels that are real numbers",
+        "natural or iid, which need no classes",
+    )
+    ConfigError.unless(bool(fits), f"{location}.kind", got, expected)
+    held, expected = p.classes_per_client, f"1 to {classes}, the data set's classes"
+    fits = held is None or held <= classes
+    ConfigError.unless(fits, f"{location}.classes_per_client", held, expected)
     check_users(p, users is not None, location)
     if p.kind != "natural":
-        if train_size < everyone * p.min_size:
-            got, do = f"{_count(p)} clients with min_size {p.min_size}", "take fewer clients or a "
-            expected = f"at most {train_size} training examples in all"
-            raise DataError(location, got=got, expected=expected, do=f"{do}lower min_size")
+        got = f"{_count(p)} clients with min_size {p.min_size}"
+        expected = f"at most {train_size} training examples in all"
+        do = "take fewer clients or a lower min_size"
+        DataError.unless(train_size >= everyone * p.min_size, location, got, expected, do)
     elif users is None:
         do = "choose dirichlet, pathological or iid"
         refuse("kind", "natural", "a data set with user ids", do)
@@ -109,19 +110,17 @@ def check_users(partition: cells.Partition, declared: bool, location: str = "par
     """Raise ConfigError if rows are dealt without regard to the users whom the data set declares
     and the request does not say so, or if it says so of data without users."""
     kind, ignored = partition.kind, partition.users is not None
-    if declared and kind != "natural" and not ignored:
-        raise ConfigError(
-            f"{location}.kind",
-            got=f"{kind}, which deals the rows of one user to many clients",
-            expected="natural, as the data set has user ids",
-            do="write partition: {kind: natural}, so that a client is a user, or "
-            f"partition: {{kind: {kind}, users: ignored, ...}}, so that it is a dealt client",
-        )
-    if ignored and not declared:
-        do = "remove it: such rows are dealt anyway"
-        raise ConfigError(
-            f"{location}.users", got=partition.users, expected="a data set with user ids", do=do
-        )
+    got = f"{kind}, which deals the rows of one user to many clients"
+    expected = "natural, as the data set has user ids"
+    do = (
+        "write partition: {kind: natural}, so that a client is a user, or "
+        f"partition: {{kind: {kind}, users: ignored, ...}}, so that it is a dealt client"
+    )
+    fits = not declared or kind == "natural" or ignored
+    ConfigError.unless(fits, f"{location}.kind", got, expected, do)
+    expected, do = "a data set with user ids", "remove it: such rows are dealt anyway"
+    fits = declared or not ignored
+    ConfigError.unless(fits, f"{location}.users", partition.users, expected, do)
 
 
 def _count(partition: cells.Partition) -> int | str:
@@ -147,8 +146,7 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
             small, or all natural users.
     """
     labels, test_labels, classes = arrays.train_labels, arrays.test_labels, arrays.classes
-    users = arrays.users
-    known = 0 if arrays.numbers else classes
+    users, known = arrays.users, 0 if arrays.numbers else classes
     check(partition, known, len(labels), None if users is None else len(users))
     most = partition.max_clients_per_user
     if arrays.numbers:  # own tests are drawn as if all rows had one class
@@ -242,17 +240,11 @@ def _of_min_size(
     """Leave out the rows of clients with fewer than ``min_size``, a public rule that each device
     can apply to itself; ``whose`` names the clients in messages."""
     kept = [rows if len(rows) >= min_size else rows[:0] for rows in shares]
-    if not any(map(len, itertools.compress(kept, ~new))):
-        besides = f", {new.sum()} new ones aside" if new.any() else ""
-        raise DataError(
-            "partition.min_size",
-            got=min_size,
-            expected=(
-                f"so many training examples of at least one of the first {len(shares)} {whose}"
-                f"{besides}"
-            ),
-            do="take a lower min_size or more clients",
-        )
+    besides = f", {new.sum()} new ones aside" if new.any() else ""
+    some = f"at least one of the first {len(shares)} {whose}{besides}"
+    expected, do = f"so many training examples of {some}", "take a lower min_size or more clients"
+    fits = any(map(len, itertools.compress(kept, ~new)))
+    DataError.unless(fits, "partition.min_size", min_size, expected, do)
     return kept
 
 
@@ -271,10 +263,9 @@ def _dirichlet(
     examples."""
     assert partition.alpha is not None  # for mypy: check() refused
     best, shortage = np.empty(0), np.inf
+    totals = np.bincount(labels, minlength=classes)
     for _ in range(DRAWS):
-        counts = _draw_dirichlet(
-            np.bincount(labels, minlength=classes), partition.clients, partition.alpha, rng
-        )
+        counts = _draw_dirichlet(totals, partition.clients, partition.alpha, rng)
         missing = np.maximum(partition.min_size - counts.sum(axis=1), 0).sum()
         if missing < shortage:
             best, shortage = counts, missing
@@ -295,9 +286,8 @@ def _draw_dirichlet(
     counts = np.zeros((clients, len(totals)), dtype=np.int64)
     for label in rng.permutation(np.flatnonzero(totals)):
         room = np.flatnonzero(counts.sum(axis=1) * clients < totals.sum())
-        ends = np.floor(np.cumsum(rng.dirichlet(np.full(len(room), alpha))) * totals[label]).astype(
-            np.int64
-        )
+        shares = np.cumsum(rng.dirichlet(np.full(len(room), alpha)))
+        ends = np.floor(shares * totals[label]).astype(np.int64)
         ends[-1] = totals[label]
         counts[room, label] = np.diff(np.minimum(ends, totals[label]), prepend=0)
     return counts
@@ -382,9 +372,8 @@ def _deal(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> l
     hands: list[list[np.ndarray]] = [[] for _ in counts]
     for label in range(counts.shape[1]):
         rows = rng.permutation(np.flatnonzero(labels == label))
-        for hand, share in zip(
-            hands, np.split(rows, np.cumsum(counts[:, label]))[:-1], strict=True
-        ):
+        shares = np.split(rows, np.cumsum(counts[:, label]))[:-1]
+        for hand, share in zip(hands, shares, strict=True):
             hand.append(share)
     return [np.concatenate(hand) for hand in hands]
 
@@ -415,15 +404,12 @@ def _pathological(
     that every client has exactly s distinct classes, then divide each class over its slots."""
     assert partition.classes_per_client is not None  # for mypy: check() refused
     clients, wanted = partition.clients, partition.classes_per_client
-    totals = np.bincount(labels, minlength=classes)
-    slots = apportion(
-        np.ones(classes, dtype=np.int64), wanted * clients, rng, room=np.minimum(totals, clients)
-    )
-    if slots.sum() < wanted * clients:
-        got = f"{clients} clients with {wanted} classes each"
-        expected = f"at most {slots.sum()} (client, class) pairs, each with an example of its own"
-        what = "partition.classes_per_client"
-        raise DataError(what, got=got, expected=expected, do="take fewer clients or classes")
+    totals, even = np.bincount(labels, minlength=classes), np.ones(classes, dtype=np.int64)
+    slots = apportion(even, wanted * clients, rng, room=np.minimum(totals, clients))
+    fits, what = slots.sum() >= wanted * clients, "partition.classes_per_client"
+    got, do = f"{clients} clients with {wanted} classes each", "take fewer clients or classes"
+    expected = f"at most {slots.sum()} (client, class) pairs, each with an example of its own"
+    DataError.unless(fits, what, got, expected, do)
     counts = np.zeros((clients, classes), dtype=np.int64)
     left = slots.copy()
     for client in range(clients):
@@ -433,16 +419,15 @@ def _pathological(
         free = np.where(due, 0, left)
         drawn = np.flatnonzero(due)
         if len(drawn) < wanted:
-            drawn = np.append(
-                drawn, rng.choice(classes, wanted - len(drawn), replace=False, p=free / free.sum())
-            )
+            chances = free / free.sum()
+            others = rng.choice(classes, wanted - len(drawn), replace=False, p=chances)
+            drawn = np.append(drawn, others)
         counts[client, drawn] = 1
         left[drawn] -= 1
     for label in range(classes):
         holders = np.flatnonzero(counts[:, label])
-        counts[holders, label] = apportion(
-            np.ones(len(holders), dtype=np.int64), int(totals[label]), rng
-        )
+        even = np.ones(len(holders), dtype=np.int64)
+        counts[holders, label] = apportion(even, int(totals[label]), rng)
     return _repair(counts, partition.min_size, keep_classes=True)
 
 
@@ -456,11 +441,8 @@ def _own_tests(labels: np.ndarray, held: np.ndarray, rng: np.random.Generator) -
     """
     rows = [np.flatnonzero(labels == label) for label in range(held.shape[1])]
     available = np.array([len(of_class) for of_class in rows])
-    tests = _deal(
-        labels,
-        np.stack([apportion(held[:, k], len(rows[k]), rng) for k in range(len(rows))], axis=1),
-        rng,
-    )
+    shares = [apportion(held[:, k], len(rows[k]), rng) for k in range(len(rows))]
+    tests = _deal(labels, np.stack(shares, axis=1), rng)
     for client, classes in enumerate(held):
         if len(tests[client]) == 0:
             counts = apportion(classes, 1, rng, room=available)
