@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import functools
 import gzip
+import itertools
 import shutil
 import sys
 import tarfile
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,12 @@ WISDM_BYTES = 100_000_000  # the original has 2 million
 WISDM_CLASSES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
 GRAVITY = 9.81  # m/s^2
 
+DEBIAN = "https://deb.debian.org/debian/pool/main"
 # psychTools 2.2.9, the R package; the digest is the one that Debian publishes for its source.
 PSYCHTOOLS = "psychTools_2.2.9.tar.gz"
 PSYCHTOOLS_URLS = (
     f"https://cran.r-project.org/src/contrib/Archive/psychTools/{PSYCHTOOLS}",
-    "https://deb.debian.org/debian/pool/main/r/r-cran-psychtools/"
-    "r-cran-psychtools_2.2.9.orig.tar.gz",
+    f"{DEBIAN}/r/r-cran-psychtools/r-cran-psychtools_2.2.9.orig.tar.gz",
 )
 PSYCHTOOLS_SHA256 = "c92d581a9ec2658444f35a61c0cb9862484094ac605d6cfe3fe48bc1a51e4458"
 SPI_FILE = "psychTools/data/spi.rda"
@@ -61,7 +62,7 @@ SPI_FILE = "psychTools/data/spi.rda"
 LME4 = "lme4_1.1-31.tar.gz"
 LME4_URLS = (
     f"https://cran.r-project.org/src/contrib/Archive/lme4/{LME4}",
-    "https://deb.debian.org/debian/pool/main/l/lme4/lme4_1.1-31.orig.tar.gz",
+    f"{DEBIAN}/l/lme4/lme4_1.1-31.orig.tar.gz",
 )
 LME4_SHA256 = "5affd1e33d3fece5ec0a6c7663eb12328e64147f8aa92675ce6453c4fe72edfd"
 INSTEVAL_FILE = "lme4/data/InstEval.rda"
@@ -118,12 +119,11 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
         DataError: files are missing and cannot be fetched, or are damaged.
     """
     original = _original(dataset)
-    if not original.archives and not original.unpacked(root):
-        raise DataError(
-            f"{dataset} is not downloaded, as nobody publishes a digest of it",
-            do=f"put {original.layout} into {root}",
-        )
-    if not original.unpacked(root):
+    is_complete = original.unpacked(root)
+    what = f"{dataset} is not downloaded, as nobody publishes a digest of it"
+    do = f"put {original.layout} into {root}"
+    DataError.unless(bool(original.archives) or is_complete, what, do=do)
+    if not is_complete:
         try:
             scratch.mkdir(parents=True, exist_ok=True)
             folder = tempfile.TemporaryDirectory(prefix=f".{dataset}.", dir=scratch)
@@ -151,15 +151,12 @@ def _read(dataset: str, original: Original, root: Path, work: Path | None) -> Ra
     except DataError:
         raise
     except Exception as error:  # a reader of a foreign format can fail in any way on damage
-        raise DataError(
+        what, got = (
             f"{dataset}: the files in {root} cannot be read",
-            got=f"{type(error).__name__}: {error}",
-            expected=original.layout,
-            do=(
-                "remove the damaged files, so that they are fetched again, or put the originals "
-                "there"
-            ),
-        ) from error
+            f"{type(error).__name__}: {error}",
+        )
+        do = "remove the damaged files, so that they are fetched again, or put the originals there"
+        raise DataError(what, got=got, expected=original.layout, do=do) from error
 
 
 def _provide(
@@ -173,12 +170,11 @@ def _provide(
         "folder or an .npz file"
     )
     if path.is_file():
-        if pooch.file_hash(str(path), algorithm) != archive.digest:
-            what = f"{dataset}: {path} is damaged"
-            raise DataError(what, expected=f"digest {archive.digest}", do=f"remove it; {remedy}")
+        is_whole = pooch.file_hash(str(path), algorithm) == archive.digest
+        what, expected = f"{dataset}: {path} is damaged", f"digest {archive.digest}"
+        DataError.unless(is_whole, what, expected=expected, do=f"remove it; {remedy}")
         return
-    if not may_download:
-        raise DataError(f"{dataset}: {path} does not exist", do=remedy)
+    DataError.unless(may_download, f"{dataset}: {path} does not exist", do=remedy)
     pooch.get_logger().setLevel("WARNING")
     # A server that unpacks the archive while it sends it would change the digest.
     headers = {"User-Agent": "pflpipe", "Accept-Encoding": "identity"}
@@ -187,9 +183,8 @@ def _provide(
     for url in archive.urls:
         print(f"downloading {url}", file=sys.stderr, flush=True)
         try:
-            pooch.retrieve(
-                url, f"{algorithm}:{archive.digest}", path.name, path.parent, downloader=get
-            )
+            digest = f"{algorithm}:{archive.digest}"
+            pooch.retrieve(url, digest, path.name, path.parent, downloader=get)
             return
         except OSError as error:
             problems.append(f"{url}: {error}")
@@ -202,14 +197,13 @@ def _provide(
 def _original(dataset: str) -> Original:
     if dataset == "femnist":
         archive = Archive((FEMNIST_URL,), "fed_emnist.tar.bz2", FEMNIST_SHA256)
-        layout = (
-            f"{archive.path}, or {' and '.join(FEMNIST_FILES)}, or LEAF's all_data_*.json or its "
-            "train and test folders,"
-        )
+        leafs = "LEAF's all_data_*.json or its train and test folders"
+        layout = f"{archive.path}, or {' and '.join(FEMNIST_FILES)}, or {leafs},"
         return Original((archive,), _has_femnist, _read_femnist, layout, _unpack_femnist)
     if dataset == "wisdm":
-        layout = " or ".join((WISDM_FILE, *WISDM_ARCHIVES))
-        return Original((), _has_wisdm, _read_wisdm, layout)
+        places = WISDM_FILE, *WISDM_ARCHIVES
+        is_there = _have(places, any)
+        return Original((), is_there, _read_wisdm, " or ".join(places))
     if dataset in ("spi", "spi_levels"):
         archive = Archive(PSYCHTOOLS_URLS, PSYCHTOOLS, PSYCHTOOLS_SHA256)
         read_spi = functools.partial(answers.read_spi, agrees=dataset == "spi")
@@ -239,8 +233,11 @@ def _one_file(file: str, read: Callable[[Path], Raw], *archives: Archive) -> Ori
     return Original(archives, _have((file,)), lambda root: read(root / file), layout)
 
 
-def _have(files: tuple[str, ...]) -> Callable[[Path], bool]:
-    return lambda root: all((root / file).is_file() for file in files)
+def _have(
+    files: tuple[str, ...], needed: Callable[[Iterable[bool]], bool] = all
+) -> Callable[[Path], bool]:
+    """Return whether a folder has all (``needed``: or any) of these files."""
+    return lambda root: needed((root / file).is_file() for file in files)
 
 
 # torchvision's classes are untyped, hence Any.
@@ -252,7 +249,11 @@ def _mnist_family(cls: Any) -> Original:
         Archive(tuple(f"{mirror}{name}" for mirror in cls.mirrors), f"{raw}/{name}", md5)
         for name, md5 in cls.resources
     )
-    return _gzipped(archives, lambda root: _raw(cls(root, train=True), cls(root, train=False)))
+    return _gzipped(archives, _of_torchvision(cls))
+
+
+def _of_torchvision(cls: Any) -> Callable[[Path], Raw]:
+    return lambda root: _raw(cls(root, train=True), cls(root, train=False))
 
 
 def _gzipped(archives: tuple[Archive, ...], read: Callable[[Path], Raw]) -> Original:
@@ -283,22 +284,17 @@ def _mnist_writers(mnist: Any, qmnist: Any) -> Original:
         labels = np.concatenate([raw["train_labels"], raw["test_labels"]])
         if not np.array_equal(rows[:, 0], labels):
             raise DataError(f"{root / files[0]}: classes", expected="those of MNIST, in its order")
-        return {
-            "train_images": np.concatenate([raw["train_images"], raw["test_images"]]),
-            "train_labels": labels,
-            "train_users": rows[:, 2].astype(np.int64),
-        }
+        images = np.concatenate([raw["train_images"], raw["test_images"]])
+        users = rows[:, 2].astype(np.int64)
+        return {"train_images": images, "train_labels": labels, "train_users": users}
 
     return _gzipped(pictures.archives + archives, read)
 
 
 def _emnist(split: str, cls: Any) -> Original:
     raw = "EMNIST/raw"
-    names = [
-        f"emnist-{split}-{part}-{kind}-ubyte"
-        for part in ("train", "test")
-        for kind in ("images-idx3", "labels-idx1")
-    ]
+    kinds = itertools.product(("train", "test"), ("images-idx3", "labels-idx1"))
+    names = [f"emnist-{split}-{part}-{kind}-ubyte" for part, kind in kinds]
 
     def unpack(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as bundle:
@@ -323,20 +319,15 @@ def _emnist(split: str, cls: Any) -> Original:
 
 
 def _cifar(cls: Any) -> Original:
-    def read(root: Path) -> Raw:
-        return _raw(cls(root, train=True), cls(root, train=False))
-
     archive = Archive((cls.url,), cls.filename, cls.tgz_md5)
     files = tuple(f"{cls.base_folder}/{name}" for name, _ in [*cls.train_list, *cls.test_list])
     layout = f"{cls.filename} or the folder {cls.base_folder}"
-    return Original((archive,), _have(files), read, layout)
+    return Original((archive,), _have(files), _of_torchvision(cls), layout)
 
 
 def _svhn(cls: Any) -> Original:
-    archives = tuple(
-        Archive((url,), name, md5)
-        for url, name, md5 in (cls.split_list["train"], cls.split_list["test"])
-    )
+    parts = (cls.split_list[part] for part in ("train", "test"))
+    archives = tuple(Archive((url,), name, md5) for url, name, md5 in parts)
 
     def read(root: Path) -> Raw:
         train, test = cls(root, split="train"), cls(root, split="test")
@@ -388,15 +379,15 @@ def _unpack_femnist(archive: Path, folder: Path) -> None:
 
 
 def _read_femnist(root: Path) -> Raw:
-    read: dict[str, Callable[[Path], blocks.Part]] = {
-        ".h5": functools.partial(
-            tff.read, example="pixels", label="label", classes=FEMNIST_CLASSES, stored=_bright_ink
-        ),
-        ".json": functools.partial(leaf.read, classes=FEMNIST_CLASSES, stored=_bright_ink),
-    }
+    def read(file: Path) -> blocks.Part:
+        if file.suffix == ".json":
+            return leaf.read(file, FEMNIST_CLASSES, _bright_ink)
+        keys = {"example": "pixels", "label": "label"}
+        return tff.read(file, **keys, classes=FEMNIST_CLASSES, stored=_bright_ink)
+
     raw: Raw = {}
     for part, files in zip(("train", "test"), _femnist_files(root), strict=True):
-        parts = [read[file.suffix](file)[:3] for file in files]
+        parts = [read(file)[:3] for file in files]
         for column, name in enumerate(("images", "labels", "users") if files else ()):
             raw[f"{part}_{name}"] = np.concatenate([arrays[column] for arrays in parts])
     return raw
@@ -405,19 +396,15 @@ def _read_femnist(root: Path) -> Raw:
 def _bright_ink(pixels: np.ndarray) -> np.ndarray:
     """Return uint8 [n, 28, 28] with ink 255 on 0, as in MNIST, of floats with paper 1.0 and ink
     0.0, as in LEAF and TFF."""
-    if not ((pixels >= 0) & (pixels <= 1)).all():
-        got = f"values {pixels.min()} to {pixels.max()}"
-        raise DataError("pixels", got=got, expected="0 (ink) to 1 (paper)")
+    fits = ((pixels >= 0) & (pixels <= 1)).all()
+    got = f"values {pixels.min()} to {pixels.max()}"
+    DataError.unless(bool(fits), "pixels", got, "0 (ink) to 1 (paper)")
     bright: np.ndarray = np.rint((1.0 - pixels) * 255.0).astype(np.uint8).reshape(-1, 28, 28)
     return bright
 
 
 # WISDM v1.1, activity prediction (Kwapisz, Weiss, Moore, "Activity Recognition using Cell Phone
 # Accelerometers", SensorKDD 2010): 5,418 windows of 10 seconds of 36 people, six activities.
-
-
-def _has_wisdm(root: Path) -> bool:
-    return any((root / name).is_file() for name in (WISDM_FILE, *WISDM_ARCHIVES))
 
 
 def _read_wisdm(root: Path) -> Raw:
@@ -441,12 +428,10 @@ def _read_wisdm(root: Path) -> Raw:
     bins, _, means, peaks, others = np.split(values, [30, 31, 33, 36], axis=1)
     shares = (bins - 0.1) / 0.1
     seconds = np.nan_to_num(peaks) / 1000
-    features = np.hstack([shares, means / GRAVITY, seconds, others / GRAVITY])
-    return {
-        "train_images": features.astype(np.float32),
-        "train_labels": np.array([WISDM_CLASSES.index(row[-1].strip('"')) for row in rows]),
-        "train_users": np.array([int(row[1].strip('"')) for row in rows]),
-    }
+    features = np.hstack([shares, means / GRAVITY, seconds, others / GRAVITY]).astype(np.float32)
+    labels = np.array([WISDM_CLASSES.index(row[-1].strip('"')) for row in rows])
+    users = np.array([int(row[1].strip('"')) for row in rows])
+    return {"train_images": features, "train_labels": labels, "train_users": users}
 
 
 def _wisdm_data(root: Path) -> list[str]:

@@ -26,14 +26,12 @@ def pair(name: str, client: Any) -> tuple[Any, Any]:
 
         if isinstance(client, Dataset) and hasattr(client, "__len__"):
             rows = [client[row] for row in range(len(client))]
-            if not rows:
-                do = "give a pair of empty tensors, x [0, ...] and y [0]"
-                raise DataError(name, got="a Dataset without items", do=do)
+            do = "give a pair of empty tensors, x [0, ...] and y [0]"
+            DataError.unless(bool(rows), name, "a Dataset without items", do=do)
             items = default_collate(rows)
-    if not isinstance(items, tuple | list):
-        raise DataError(name, got=type(client).__name__, expected=EXPECTED, do=DO)
-    if len(items) != 2:
-        raise DataError(name, got=f"{len(items)} items", expected=EXPECTED, do=DO)
+    is_list = isinstance(items, tuple | list)
+    DataError.unless(is_list, name, type(client).__name__, EXPECTED, DO)
+    DataError.unless(len(items) == 2, name, f"{len(items)} items", EXPECTED, DO)
     x, y = items
     return x, y
 
@@ -45,20 +43,15 @@ def arrays(clients: Sequence[Any]) -> dict[str, np.ndarray]:
     Raises:
         DataError: as ``pair``; or no client, or examples of several shapes.
     """
-    if not clients:
-        raise DataError("clients", got="none", expected=EXPECTED)
+    DataError.unless(bool(clients), "clients", "none", EXPECTED)
     pairs = [pair(f"client {place}", client) for place, client in enumerate(clients)]
     x, y = ([np.asarray(values) for values in part] for part in zip(*pairs, strict=True))
     for place, (images, labels) in enumerate(zip(x, y, strict=True)):
         form, label = (part[0].shape[1:] for part in (x, y))
-        wrong = images.shape[1:] != form or labels.shape[1:] != label
-        if wrong or len(images) != len(labels):
-            got = f"x {list(images.shape)}, y {list(labels.shape)}"
-            expected = f"x {['n', *form]} and y {['n', *label]}"
-            raise DataError(f"client {place}", got=got, expected=expected)
+        fits = (images.shape[1:], labels.shape[1:]) == (form, label) and len(images) == len(labels)
+        got = f"x {list(images.shape)}, y {list(labels.shape)}"
+        expected = f"x {['n', *form]} and y {['n', *label]}"
+        DataError.unless(fits, f"client {place}", got, expected)
     users = np.repeat(np.arange(len(y)), [len(labels) for labels in y])
-    return {
-        "train_images": np.concatenate(x),
-        "train_labels": np.concatenate(y),
-        "train_users": users,
-    }
+    images, labels = np.concatenate(x), np.concatenate(y)
+    return {"train_images": images, "train_labels": labels, "train_users": users}

@@ -38,15 +38,13 @@ def keep(dataset: str, arrays: Mapping[str, np.ndarray], pin: Path) -> None:
     if not pin.exists():
         write_text(pin, f"{digest(arrays)}\n")
     elif not fits(arrays, pin):
-        raise DataError(
-            f"data set {dataset!r} has other values than when it was first used",
-            expected=f"the values of {pin}",
-            do=(
-                "give the new values a name of their own in config.yaml (runs of both under one "
-                "name would share their noise, and their difference would have none), or, if "
-                f"no result of the old values was ever shown to anyone, delete {pin}"
-            ),
+        what = f"data set {dataset!r} has other values than when it was first used"
+        do = (
+            "give the new values a name of their own in config.yaml (runs of both under one name "
+            "would share their noise, and their difference would have none), or, if no result of "
+            f"the old values was ever shown to anyone, delete {pin}"
         )
+        raise DataError(what, expected=f"the values of {pin}", do=do)
 
 
 def fits(arrays: Mapping[str, np.ndarray], pin: Path) -> bool:

@@ -50,11 +50,8 @@ class Split:
         """Write ``<part>_index`` int64 [total], ``<part>_offsets`` int64 [M + 1], ``common_index``
         and ``own_from_train``, and ``new_<part>_index``, ``new_<part>_offsets`` of new clients, if
         there are any."""
-        arrays: dict[str, Any] = {
-            "common_index": self.common,
-            "own_from_train": np.array(self.own_from_train),
-        }
-        arrays |= _packed(self)
+        arrays: dict[str, Any] = {"common_index": self.common}
+        arrays |= {"own_from_train": np.array(self.own_from_train)} | _packed(self)
         if self.new is not None:
             arrays |= {f"new_{name}": values for name, values in _packed(self.new).items()}
         with atomic(path) as temporary:
@@ -109,8 +106,8 @@ def check_new(
         DataError: naming the first such row or user.
     """
     count = 0 if split.new is None else len(split.new.train)
-    if count != partition.new_clients:
-        raise DataError(f"{location}: new clients", got=count, expected=str(partition.new_clients))
+    fits, expected = count == partition.new_clients, str(partition.new_clients)
+    DataError.unless(fits, f"{location}: new clients", count, expected)
     if split.new is None:
         return
     old, new = split.everything, split.new.everything

@@ -25,19 +25,15 @@ def read(path: Path, **layout: Any) -> Part:
         DataError: as ``arrays``; or the file cannot be read, is too large, or needs pyarrow.
     """
     limits.check(path.stat().st_size, str(path))
-    form: Any = {
-        "dtype": str,
-        "keep_default_na": False,
-        "index_col": False,
-        "encoding": "utf-8-sig",
-    }
+    form: Any = {"dtype": str, "keep_default_na": False, "index_col": False}
     try:
         if path.suffix.lower() == ".parquet":
             table = pd.read_parquet(path)
         else:
             # Numbers would make one user of 007 and 7.
             separator = "\t" if path.suffix.lower() == ".tsv" else ","
-            table = pd.read_csv(path, sep=separator, skipinitialspace=True, **form)
+            form |= {"encoding": "utf-8-sig", "skipinitialspace": True}
+            table = pd.read_csv(path, sep=separator, **form)
     except Exception as error:  # of pandas or pyarrow: there is no common base
         do = "pip install pyarrow" if isinstance(error, ImportError) else "mend the file"
         raise DataError(f"{path} cannot be read", got=guard.described(error), do=do) from None
@@ -117,9 +113,8 @@ def _features(
     """Return the features ``[N, D]`` and what they were taken for; ``own`` are other columns."""
     named = (name for name in map(str, table.columns) if not name.startswith(_NAMELESS))
     taken = features or [name for name in named if name not in own]
-    if not (len(table) and taken):
-        got = f"{len(table)} rows with {len(taken)} features"
-        raise DataError("the table", got=got, expected="a line with the names, then rows")
+    fits, got = bool(len(table) and taken), f"{len(table)} rows with {len(taken)} features"
+    DataError.unless(fits, "the table", got, "a line with the names, then rows")
     for name in [*taken, *vocabularies]:
         _require_column(table, name)
     columns, words, undeclared = [], [], {}
@@ -134,14 +129,12 @@ def _features(
         else:
             columns.append(values[:, None])
             words.append(_ranged(name, ranges))
-    if undeclared:
-        every = ", ".join(f"{name}: {values}" for name, values in undeclared.items())
-        raise DataError(
-            f"columns of text without a vocabulary: {', '.join(undeclared)}",
-            expected="all values that each may have, declared: rows of one person would decide it",
-            do=f"write vocabularies: {{{every}}}, or leave them out by features: [...]; for texts "
-            "see docs/own_files.md",
-        )
+    what = f"columns of text without a vocabulary: {', '.join(undeclared)}"
+    expected = "all values that each may have, declared: rows of one person would decide it"
+    every = ", ".join(f"{name}: {values}" for name, values in undeclared.items())
+    write = f"write vocabularies: {{{every}}}, or leave them out by features: [...]"
+    do = f"{write}; for texts see docs/own_files.md"
+    DataError.unless(not undeclared, what, expected=expected, do=do)
     return np.concatenate(columns, axis=1).astype(np.float32), ", ".join(words)
 
 
@@ -175,8 +168,7 @@ def _numbers(column: pd.Series, scale: Sequence[float] | None = None) -> np.ndar
         return None
     _require(pd.Series(~np.isfinite(values)), column, "a finite number")
     low, high = scale or (-1, 1)
-    if not low < high:
-        raise DataError(f"ranges.{column.name}", got=[low, high], expected="the lower one first")
+    DataError.unless(low < high, f"ranges.{column.name}", [low, high], "the lower one first")
     scaled: np.ndarray = (2 * values - low - high) / (high - low)
     return scaled
 

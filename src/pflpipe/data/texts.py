@@ -37,10 +37,10 @@ class Tokens:
     tokens: str = WORDS
 
     def __post_init__(self) -> None:
-        if self.length < 1 or self.tokens not in (WORDS, CHARACTERS):
-            got = f"length {self.length}, tokens {self.tokens}"
-            expected = f"length of at least 1, and {WORDS} or {CHARACTERS}"
-            raise DataError("tokens of a text", got=got, expected=expected)
+        fits = self.length >= 1 and self.tokens in (WORDS, CHARACTERS)
+        got = f"length {self.length}, tokens {self.tokens}"
+        expected = f"length of at least 1, and {WORDS} or {CHARACTERS}"
+        DataError.unless(fits, "tokens of a text", got, expected)
 
     def __str__(self) -> str:
         return f"{self.length} {self.tokens} of {self.size}"
@@ -96,8 +96,8 @@ class Tokens:
             rows.append(windows[targets])
             labels.append(found[targets].astype(np.int64))
             places.append(np.full(len(targets), place))
-        if not sum(map(len, labels)):
-            raise DataError("texts", got="no token of the vocabulary after another one")
+        got = "no token of the vocabulary after another one"
+        DataError.unless(any(map(len, labels)), "texts", got)
         return np.concatenate(rows), np.concatenate(labels), np.concatenate(places)
 
     def _declared(self) -> list[str]:
@@ -119,8 +119,8 @@ class Tokens:
             if wrong := [word for word in declared if self._split(word) != [word]]:
                 what = "a word in small letters" if self.tokens == WORDS else "one character"
                 raise DataError(f"entry {wrong[0]!r}", expected=what)
-            if len(number) < len(declared):
-                raise DataError("entries", got=f"{len(declared) - len(number)} twice")
+            twice = len(declared) - len(number)
+            DataError.unless(not twice, "entries", f"{twice} twice")
         return [
             np.array([number.get(word, OTHER) for word in self._split(text)], np.int32)
             for text in texts

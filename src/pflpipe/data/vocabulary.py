@@ -39,8 +39,7 @@ def number(words: np.ndarray, declared: int | Sequence[Any] | None, key: str) ->
     entries = list(range(declared)) if isinstance(declared, int) else declared
     truth = any(isinstance(entry, bool) for entry in entries)
     places = {_spelled(str(entry), truth): place for place, entry in enumerate(entries)}
-    if len(places) < len(entries):
-        raise DataError(key, got=list(entries), expected="no word twice")
+    DataError.unless(len(places) == len(entries), key, list(entries), "no word twice")
     distinct, inverse = np.unique(words, return_inverse=True)
     found = np.array([places.get(_spelled(str(word), truth), -1) for word in distinct], np.int64)
     numbers: np.ndarray = found[inverse]
