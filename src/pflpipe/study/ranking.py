@@ -6,6 +6,7 @@ Test columns are never read.
 from __future__ import annotations
 
 import csv
+import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
@@ -47,26 +48,20 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
     for row in study.rows:
         entries[row.cell.method, row.variant].append(row.cell)
     for (method, variant), cells in entries.items():
-        by_cell = {
-            cell: metric.average(of)
-            for cell, of in answers(scores / f"{method}.csv", study.name, column).items()
-        }
+        found = answers(scores / f"{method}.csv", study.name, column)
+        by_cell = {cell: metric.average(of) for cell, of in found.items()}
         labels = _labels(cells)
         sets: dict[str, list[tuple[str, float]]] = defaultdict(list)
         for cell in cells:
             sets[labels[cell.id]].append((budget_text(cell), score(by_cell, cell)))
         # A stable sort: among equals the first in the file stays first.
-        ranked = sorted(
-            sets.items(),
-            key=lambda item: -metric.sign * statistics.fmean(value for _, value in item[1]),
-        )
+        means = {label: statistics.fmean(value for _, value in of) for label, of in sets.items()}
+        ranked = sorted(sets.items(), key=lambda item: -metric.sign * means[item[0]])
         yield f"{method} ({variant})" if variant else method
         for label, runs in ranked[: most or None]:
             yield f"  {_summary(runs, 1 + metric.digits)}  {label or 'as the study says'}"
-    yield (
-        f"Mean {column} over runs: {metric.described}. Choosing by it looks at private data, which "
-        "no epsilon accounts for."
-    )
+    note = "Choosing by it looks at private data, which no epsilon accounts for."
+    yield f"Mean {column} over runs: {metric.described}. {note}"
 
 
 def chosen(outline: Outline, choices: Collection[Chosen]) -> Iterator[str]:
@@ -101,9 +96,8 @@ def answers(path: Path, study: str, column: str) -> Mapping[str, np.ndarray]:
     Raises:
         DataError: the file is damaged or missing; the message says how to make it for ``study``.
     """
-    if not path.exists():
-        target = f"results/tables/{study.removesuffix('/search')}.csv"
-        raise DataError(f"{path}: no such file", do=f"run snakemake --cores all {target}")
+    do = f"run snakemake --cores all results/tables/{study.removesuffix('/search')}.csv"
+    DataError.unless(path.exists(), f"{path}: no such file", do=do)
     values: dict[str, list[float]] = defaultdict(list)
     with intact(path).open(newline="", encoding="utf-8") as file:
         for record in csv.DictReader(file):
@@ -118,11 +112,8 @@ def score(by_cell: Mapping[str, Value], cell: Cell) -> Value:
     Raises:
         DataError: there is none.
     """
-    if cell.id not in by_cell:
-        raise DataError(
-            f"no validation score of {cell.id}",
-            do="run snakemake again, with partition.validation_fraction above 0",
-        )
+    do = "run snakemake again, with partition.validation_fraction above 0"
+    DataError.unless(cell.id in by_cell, f"no validation score of {cell.id}", do=do)
     return by_cell[cell.id]
 
 
@@ -130,16 +121,9 @@ def _labels(cells: list[Cell]) -> dict[str, str]:
     """Return cell -> text of the values in which its hyper-parameter set differs from the method's
     other sets."""
     flat = {cell.id: dict(flatten(cell.to_dict())) for cell in cells}
-    keys = dict.fromkeys(key for values in flat.values() for key in values)
-    varied = [
-        key
-        for key in keys
-        if key not in _REQUESTED and len({repr(values.get(key)) for values in flat.values()}) > 1
-    ]
-    return {
-        cell: ", ".join(f"{key}={values.get(key)}" for key in varied)
-        for cell, values in flat.items()
-    }
+    keys = [k for k in dict.fromkeys(itertools.chain(*flat.values())) if k not in _REQUESTED]
+    varied = [k for k in keys if len({repr(values.get(k)) for values in flat.values()}) > 1]
+    return {c: ", ".join(f"{k}={values.get(k)}" for k in varied) for c, values in flat.items()}
 
 
 def _summary(runs: list[tuple[str, float]], digits: int) -> str:

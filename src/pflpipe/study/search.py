@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,8 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
 
     def mean(candidate: Candidate, column: str, metric: Metric) -> float:
         by_cell = answers(candidate.rows[0].cell.method, column)
-        return statistics.fmean(
-            metric.average(ranking.score(by_cell, row.cell)) for row in candidate.trials
-        )
+        found = (ranking.score(by_cell, row.cell) for row in candidate.trials)
+        return statistics.fmean(map(metric.average, found))
 
     choices, lines = [], []
     for line in outline.searched:
@@ -88,7 +87,10 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
             facts["global_validation"] = mean(best, "global_validation", first)
         runs = None if private else len(_runs(line))
         choices.append(Chosen(index, best.values, len(line.candidates), runs, **facts))
-        tried = [] if private else _tried(line, column, values)
+        tried = [
+            {"values": c.values, column: value, "cells": [row.cell.id for row in c.trials]}
+            for c, value in zip(() if private else line.candidates, values, strict=not private)
+        ]
         lines.append(_record(line, choices[-1], private) | {"candidates": tried})
     write_json(target, {"study": outline.name, "grid": outline.grid, "lines": lines})
     return choices
@@ -98,13 +100,8 @@ def _released(
     candidate: Candidate, answers: Mapping[str, np.ndarray], private: PrivateSearch
 ) -> float:
     """Return the best noised score of a candidate's trials; minus infinity if none tried it."""
-    return max(
-        (
-            released_score(row, ranking.score(answers, row.cell) / 100, private)
-            for row in candidate.trials
-        ),
-        default=-math.inf,
-    )
+    found = ((row, ranking.score(answers, row.cell) / 100) for row in candidate.trials)
+    return max((released_score(row, of, private) for row, of in found), default=-math.inf)
 
 
 def released_score(row: Row, accuracies: np.ndarray, private: PrivateSearch) -> float:
@@ -127,17 +124,6 @@ def _record(line: Line, chosen: Chosen, private: PrivateSearch | None) -> dict[s
     }
 
 
-def _tried(line: Line, column: str, means: Sequence[float]) -> list[dict[str, Any]]:
-    return [
-        {
-            "values": candidate.values,
-            column: mean,
-            "cells": [row.cell.id for row in candidate.trials],
-        }
-        for candidate, mean in zip(line.candidates, means, strict=True)
-    ]
-
-
 def _runs(line: Line) -> dict[str, Cell]:
     """Return key -> cell for the training runs of a search; cells may share a run."""
     return {row.key: row.cell for candidate in line.candidates for row in candidate.trials}
@@ -156,10 +142,8 @@ def _cost(
     if not {candidate.tried.claim for candidate in line.candidates} <= set(WITHOUT_DEPARTURES):
         return {}
     runs = {best.trials[0].key: best.trials[0].cell} if private else _runs(line)
-    plans = {
-        name: json_records.load(Planned, results / "plans" / f"{name}.json").plan
-        for name in {cell.plan_id for cell in runs.values()}
-    }
+    files = {cell.plan_id: results / "plans" / f"{cell.plan_id}.json" for cell in runs.values()}
+    plans = {name: json_records.load(Planned, file).plan for name, file in files.items()}
     # A private search has one plan, and the best candidate one of its trials.
     tried, cell = plans[best.trials[0].cell.plan_id], best.rows[0].cell
     # Without a number of clients, the plan of the search has counted all users.

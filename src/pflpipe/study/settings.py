@@ -108,9 +108,7 @@ def layout(study: Study) -> Layout:
         {path: value for path, value in _describe(row.cell).items() if path not in choice}
         for row, choice in zip(members, choices, strict=True)
     ]
-    families = [
-        (row.cell.method, row.variant, row.cell.profile, row.cell.official_code) for row in members
-    ]
+    families = [(r.cell.method, r.variant, r.cell.profile, r.cell.official_code) for r in members]
 
     facets, labelled, fixed = [], [], []
     shared: dict[str, Any] = {}
@@ -120,9 +118,8 @@ def layout(study: Study) -> Layout:
             if path in values:
                 by_family.setdefault(family, set()).add(values[path])
         sets = list(by_family.values())
-        condition = (
-            not path.startswith("hyperparameters.") and path not in chosen
-        )  # chosen: other rows have other values
+        # chosen: other rows have other values
+        condition = not path.startswith("hyperparameters.") and path not in chosen
         if condition and len(set().union(*sets)) == 1:
             shared[path] = next(iter(sets[0]))
         elif condition and all(values == sets[0] for values in sets):
@@ -132,7 +129,7 @@ def layout(study: Study) -> Layout:
         else:
             fixed.append(path)
 
-    settings = []
+    settings, named = [], [(heading(path), path) for path in facets]
     per_method: dict[str, list[str]] = {}
     for row, values, choice, indices in zip(members, flat, choices, groups.values(), strict=True):
         name = _family_label(row)
@@ -147,16 +144,14 @@ def layout(study: Study) -> Layout:
                 label=f"{name} {' '.join(parts)}".strip(),
                 budget=budget_text(row.cell),
                 facet={
-                    heading(path): condition_text(values[path], path) if path in values else "–"
-                    for path in facets
+                    head: condition_text(values[p], p) if p in values else "–" for head, p in named
                 },
                 indices=tuple(indices),
                 choice=", ".join(_equation(path, value) for path, value in choice.items()),
             )
         )
-    return Layout(
-        tuple(settings), shared, {name: ", ".join(parts) for name, parts in per_method.items()}
-    )
+    fixed_texts = {name: ", ".join(parts) for name, parts in per_method.items()}
+    return Layout(tuple(settings), shared, fixed_texts)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -205,11 +200,10 @@ def _equation(path: str, value: Any) -> str:
 
 
 def _family_label(row: Row) -> str:
-    profile = "official code" if row.cell.official_code else row.cell.profile
-    marks = dict.fromkeys(
-        mark for mark in (row.variant, profile) if mark not in ("", "strict", row.cell.method)
-    )
-    return f"{row.cell.method} ({', '.join(marks)})" if marks else row.cell.method
+    method, profile = row.cell.method, row.cell.profile
+    profile = "official code" if row.cell.official_code else profile
+    marks = dict.fromkeys(m for m in (row.variant, profile) if m not in ("", "strict", method))
+    return f"{method} ({', '.join(marks)})" if marks else method
 
 
 def budget_text(cell: Cell) -> str:

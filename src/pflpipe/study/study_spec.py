@@ -219,11 +219,10 @@ class Line:
     def edges(self, values: Mapping[str, Any]) -> dict[str, str]:
         """Return for each value that was drawn from a range in which outer tenth of it lies:
         ``low``, ``high`` or empty."""
-        return {
-            path: given.edge(values[path])
-            for path, given in self.searched.items()
-            if isinstance(given, SearchRange)
-        }
+        ranges = (
+            (p, given) for p, given in self.searched.items() if isinstance(given, SearchRange)
+        )
+        return {path: given.edge(values[path]) for path, given in ranges}
 
 
 @dataclass(frozen=True)
@@ -291,10 +290,9 @@ class Outline:
         """Digest of the candidates of the search, in order, of its metric and its guarantee; not of
         the trials of a private one, which it would tell."""
         private = self.private_search
+        every = (candidate for line in self.searched for candidate in line.candidates)
         tried = [
-            [c.values, [c.tried.id] if private else [row.cell.id for row in c.trials]]
-            for line in self.searched
-            for c in line.candidates
+            [c.values, [c.tried.id] if private else [r.cell.id for r in c.trials]] for c in every
         ]
         by: list[Any] = [self.criterion] * (self.criterion != next(iter(self.metrics)))
         if private:
@@ -324,17 +322,9 @@ class Outline:
         first: dict[str, Row] = {}
         for row in rows:
             first.setdefault(row.cell.id, row)
-        return Study(
-            name,
-            self.document["title"],
-            self.document["description"],
-            tuple(first.values()),
-            self.layout,
-            self.figures,
-            self.metrics,
-            self.criterion,
-            self.best_round,
-        )
+        title, text = self.document["title"], self.document["description"]
+        found, by, best = tuple(first.values()), self.criterion, self.best_round
+        return Study(name, title, text, found, self.layout, self.figures, self.metrics, by, best)
 
     def __str__(self) -> str:
         number = len(self.study().rows)
