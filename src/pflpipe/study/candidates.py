@@ -38,15 +38,13 @@ class SearchRange:
     def check(self, location: str) -> None:
         """Raise ConfigError if nothing can be drawn from the range."""
         low, high = self.widest
-        if not self.low < self.high:
-            got = [self.low, self.high]
-            raise ConfigError(f"{location}: low and high", got=got, expected="low < high")
-        if self.wider and (len(self.wider) != 2 or not low <= self.low < self.high <= high):
-            expected = f"[low, high] around {self.low:g} and {self.high:g}"
-            raise ConfigError(f"{location}.wider", got=list(self.wider), expected=expected)
-        if self.scale == "log" and low <= 0:
-            do = "or ask for `scale: linear`"
-            raise ConfigError(f"{location}: a log scale", got=low, expected="numbers > 0", do=do)
+        fits, got = self.low < self.high, [self.low, self.high]
+        ConfigError.unless(fits, f"{location}: low and high", got, "low < high")
+        fits = not self.wider or (len(self.wider) == 2 and low <= self.low < self.high <= high)
+        expected = f"[low, high] around {self.low:g} and {self.high:g}"
+        ConfigError.unless(fits, f"{location}.wider", list(self.wider), expected)
+        fits, do = self.scale != "log" or low > 0, "or ask for `scale: linear`"
+        ConfigError.unless(fits, f"{location}: a log scale", low, "numbers > 0", do)
 
     @property
     def widest(self) -> tuple[float, float]:

@@ -96,10 +96,7 @@ def expected(outline: Outline) -> tuple[list[Cell], list[float]]:
     cells = list(_runs(outline.study().cells).values())
     often = [1.0] * len(cells)
     # Lines with the same rows, such as those of a method without privacy, have one search.
-    lines = {
-        tuple(candidate.rows[0].cell.id for candidate in line.candidates): line
-        for line in outline.searched
-    }
+    lines = {tuple(c.rows[0].cell.id for c in line.candidates): line for line in outline.searched}
     for line in lines.values():
         cells += (registry.run_cell(candidate.tried) for candidate in line.candidates)
         often += [private.trials / len(line.candidates)] * len(line.candidates)

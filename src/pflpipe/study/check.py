@@ -81,10 +81,9 @@ def _header(settings: Config, dataset: str) -> datasets.Header | None:
         return datasets.describe(dataset, listed=settings.datasets)
     made = settings.data_dir / f"{dataset}.npz"
     with located(f"{settings.source}: datasets.{dataset}"):
-        if made.resolve() in [file.resolve() for file in sources.files(source)[0]]:
-            raise DataError(
-                f"{source} is the file that pflpipe writes", do="keep yours in another folder"
-            )
+        is_other = made.resolve() not in [file.resolve() for file in sources.files(source)[0]]
+        what = f"{source} is the file that pflpipe writes"
+        DataError.unless(is_other, what, do="keep yours in another folder")
         return sources.describe(dataset, source, made)
 
 
@@ -152,7 +151,7 @@ def _check_data(
 
 def check_augment(names: Sequence[str], image_shape: tuple[int, ...]) -> None:
     """Raise ConfigError if there are transforms, but the examples are no images ``(H, W, C)``."""
-    if names and len(image_shape) != 3:
-        got = f"{', '.join(names)} for examples of shape {tuple(image_shape)}"
-        do = "remove it for features"
-        raise ConfigError("training.augment", got=got, expected="images, shape (H, W, C)", do=do)
+    got = f"{', '.join(names)} for examples of shape {tuple(image_shape)}"
+    expected, do = "images, shape (H, W, C)", "remove it for features"
+    fits = not names or len(image_shape) == 3
+    ConfigError.unless(fits, "training.augment", got, expected, do)

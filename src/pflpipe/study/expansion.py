@@ -150,10 +150,8 @@ def _can_choose(document: dict[str, Any], file: str, problems: Problems) -> bool
     # Methods with wider ranges have twice as many candidates as the others.
     same = [location for location, _, _, given in ranges if not given.get("wider")]
     if 0 < len(same) < len(ranges):
-        problems.refuse(
-            f"{file}: search: only some ranges have a `wider`",
-            do=f"widen all, for equal effort, or none; not widened: {', '.join(same)}",
-        )
+        do = f"widen all, for equal effort, or none; not widened: {', '.join(same)}"
+        problems.refuse(f"{file}: search: only some ranges have a `wider`", do=do)
     impossible = Problems()
     for location, entry, path, given in ranges:
         with impossible.at(), located(f"{file}: {location}"):
@@ -189,9 +187,9 @@ def _check_range(path: str, given: SearchRange, location: str, entry: Mapping[st
         for end in given.widest:
             registry.check_hyperparameters(entry["name"], {key: end}, entry.get("source", ""))
         return
-    option = OPTIONS.get(path)
+    option, what = OPTIONS.get(path), f"{location}: a range is of numbers with fractions"
     if option is None or option.type not in (float, float | None):
-        raise ConfigError(f"{location}: a range is of numbers with fractions", do="list its values")
+        raise ConfigError(what, do="list its values")
     for end in given.widest:
         options.check_value(end, option, location)
 
@@ -199,16 +197,13 @@ def _check_range(path: str, given: SearchRange, location: str, entry: Mapping[st
 def _ranges(
     document: Mapping[str, Any],
 ) -> Iterator[tuple[str, Mapping[str, Any], str, dict[str, Any]]]:
-    """Yield location, method entry (empty if for all), path and values of every range of a
-    search."""
-    owners: list[tuple[str, Mapping[str, Any], Mapping[str, Any]]]
-    owners = [("search.values", {}, document["search"].get("values", {}))]
-    owners += [
-        (f"methods[{index}].search", entry, entry.get("search", {}))
-        for index, entry in enumerate(document["methods"])
-    ]
-    for owner, entry, values in owners:
-        for path, given in values.items():
+    """Yield location, method entry (without a name if for all), path and values of every range of
+    a search."""
+    shared = {"search": document["search"].get("values", {})}
+    owners: dict[str, Any] = {"search.values": shared}
+    owners |= {f"methods[{index}].search": entry for index, entry in enumerate(document["methods"])}
+    for owner, entry in owners.items():
+        for path, given in entry.get("search", {}).items():
             if isinstance(given, dict):
                 yield f"{owner}.{path}", entry, path, given
 
@@ -225,21 +220,14 @@ def points(
         searched = _searched(document, entry)
         sets = list(_sets(document, searched, Path(file).stem, label))
         seeds = search.get("seeds", ()) if searched and "private" not in search else ()
-        blocks = {
-            key: entry[key]
-            for key in ("profile", "official_code", "hyperparameters", *BLOCKS)
-            if key in entry
-        }
-        for study_point, method_point in itertools.product(
-            candidates.product(document.get("axes", {})),
-            candidates.product(entry.get("axes", {})),
-        ):
+        keys = ("profile", "official_code", "hyperparameters", *BLOCKS)
+        blocks = {key: entry[key] for key in keys if key in entry}
+        axes = (candidates.product(owner.get("axes", {})) for owner in (document, entry))
+        for study_point, method_point in itertools.product(*axes):
             start, point = f"{file}: method {label}", {**study_point, **method_point}
-            choices = []
+            choices, of_method = [], [blocks, *_nest(method_point)]
             for chosen in sets:
-                final = _merged(
-                    base, *_nest(study_point), blocks, *_nest(method_point), *_nest(chosen)
-                )
+                final = _merged(base, *_nest(study_point), *of_method, *_nest(chosen))
                 tried = _merged(final, *_nest(tried_at))
                 location = start + _at({**point, **chosen})
                 choices.append(Values(chosen, final, tried, seeds, location))
@@ -254,11 +242,7 @@ def _searched(
     about = registry.info(entry["name"], entry["source"]).about
     # Otherwise equal runs would count as different candidates.
     without = {"privacy": not about.private, "server": not about.sends}
-    values = {
-        path: given
-        for path, given in shared.items()
-        if not without.get(path.partition(".")[0])  # would change nothing
-    }
+    values = {p: given for p, given in shared.items() if not without.get(p.partition(".")[0])}
     return candidates.read({**values, **entry.get("search", {})})
 
 

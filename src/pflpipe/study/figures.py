@@ -37,9 +37,8 @@ def read(
     for name, given in block.items():
         location = f"{file}: figures.{name}"
         kind = given.get("kind", name)
-        if kind not in KINDS + ATTACKS:
-            do = f"give it a kind: {', '.join(KINDS)}"
-            raise ConfigError(f"{location}.kind", got=kind, do=do)
+        do = f"give it a kind: {', '.join(KINDS)}"
+        ConfigError.unless(kind in KINDS + ATTACKS, f"{location}.kind", kind, do=do)
         for key in ("methods", "strong"):
             check_labels(given.get(key, ()), document, f"{location}.{key}")
         for path in given.get("where", {}):
@@ -69,11 +68,10 @@ def _kinds(rows: Sequence[Row]) -> dict[str, bool]:
     private = [cell for cell in cells if cell.privacy.mechanism != "none"]
     certified = {cell.method for cell in cells if cell.claim == "certified"}
     methods, seeds = {cell.method for cell in cells}, {cell.seed for cell in cells}
+    by_round = (c.training.evaluate_every and c.training.evaluate_personal for c in cells)
     return dict.fromkeys(KINDS, True) | {
         "ranks": len(certified) > 1 and len(seeds) >= _MANY_SEEDS,
         "soundness": any(cell.departures and cell.method in certified for cell in private),
-        "convergence": any(
-            cell.training.evaluate_every and cell.training.evaluate_personal for cell in cells
-        ),
+        "convergence": any(by_round),
         "gains": "local_only" in methods and len(methods) > 1,
     }

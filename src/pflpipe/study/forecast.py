@@ -129,16 +129,15 @@ def forecast(
         PflpipeError: the study has errors, the size of its data is not known yet, only one of the
             accuracies is given, or accuracies are given for a study that measures an error.
     """
-    if (alone is None) != (without_privacy is None):
-        got = {"alone": alone, "without_privacy": without_privacy}
-        raise ConfigError("accuracies of a forecast", got=got, expected="both, or none")
+    got = {"alone": alone, "without_privacy": without_privacy}
+    fits = (alone is None) == (without_privacy is None)
+    ConfigError.unless(fits, "accuracies of a forecast", got, "both, or none")
     settings = settings or config.load()
     outline = load.load_outline(study)
     (first, *_) = outline.metrics
-    if alone is not None and first != ACCURACY:
-        expected = f"{ACCURACY}: the curve predicts nothing else"
-        do = "leave out --alone and --without-privacy"
-        raise ConfigError(f"study {study}: metric of its loss", got=first, expected=expected, do=do)
+    fits, do = alone is None or first == ACCURACY, "leave out --alone and --without-privacy"
+    expected = f"{ACCURACY}: the curve predicts nothing else"
+    ConfigError.unless(fits, f"study {study}: metric of its loss", first, expected, do)
     header, found = catalog.headers(settings), []
     for line in outline.lines:
         cell = line.candidates[0].rows[0].cell
@@ -281,9 +280,8 @@ def _rough_length(cell: Cell, known: Header, shape: tuple[int, ...]) -> float:
     if multiplier is None:
         assert privacy.epsilon is not None
         assert privacy.delta is not None
-        multiplier = rough_multiplier(
-            privacy.epsilon, privacy.delta, training.sample_rate, training.rounds
-        )
+        of_rounds = training.sample_rate, training.rounds
+        multiplier = rough_multiplier(privacy.epsilon, privacy.delta, *of_rounds)
     return multiplier * math.sqrt(sent) / (training.sample_rate * clients_of(cell, known))
 
 

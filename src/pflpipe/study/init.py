@@ -39,10 +39,8 @@ def write(name: str) -> list[Path]:
 
 def _with_users(config: Path) -> str:
     sources = configuration.load(config).datasets if config.exists() else {}
-    return next(
-        (name for name, one in sources.items() if isinstance(one, dict) and blocks.has_users(one)),
-        "",
-    )
+    found = (n for n, one in sources.items() if isinstance(one, dict) and blocks.has_users(one))
+    return next(found, "")
 
 
 def write_release(name: str) -> Path:
@@ -59,6 +57,6 @@ def write_release(name: str) -> Path:
 def _new(name: str, folder: Path, kind: str) -> Path:
     check_name(name, "a study's name" if kind == "yaml" else "a release's name")
     file = folder / f"{name}.{kind}"
-    if file.exists():
-        raise ConfigError(f"{file} exists already", do="choose another name, or remove it first")
+    do = "choose another name, or remove it first"
+    ConfigError.unless(not file.exists(), f"{file} exists already", do=do)
     return file

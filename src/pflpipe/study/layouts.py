@@ -54,16 +54,10 @@ def read(document: dict[str, Any], file: str) -> PaperLayout | None:
     metric = block.get("metric", paper.get("metric"))
     names = block.get("rows", paper.get("methods"))
     for key, value in (("metric", metric), ("rows", names)):
-        if value is None:
-            raise ConfigError(
-                f"{location}.{key} is missing", do="a study without a `paper` block needs it"
-            )
-    entries = document["methods"]
-    known = {
-        f"hyperparameters.{name}"
-        for entry in entries
-        for name in registry.info(entry["name"], entry.get("source", "")).hyperparameters
-    } | PATHS
+        do = "a study without a `paper` block needs it"
+        ConfigError.unless(value is not None, f"{location}.{key} is missing", do=do)
+    methods = (registry.info(one["name"], one.get("source", "")) for one in document["methods"])
+    known = {f"hyperparameters.{name}" for one in methods for name in one.hyperparameters} | PATHS
     for path in block["columns"]:
         check_known(path, known, f"{location}.columns: unknown path")
     check_labels(names, document, f"{location}.rows")
@@ -85,17 +79,11 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
     complete = list(dict.fromkeys(key for key in keys if _ANY not in key))
     # In the order of the file, except that columns with the same outer conditions are adjacent.
     # Reversed, so that the first column with a prefix sets its place.
-    starts = {
-        key[:depth]: location
-        for location, key in reversed(list(enumerate(complete)))
-        for depth in range(len(layout.columns) + 1)
-    }
-    depths = range(len(layout.columns) + 1)
+    placed, depths = reversed(list(enumerate(complete))), range(len(layout.columns) + 1)
+    starts = {key[:depth]: location for location, key in placed for depth in depths}
     columns = sorted(complete, key=lambda key: [starts[key[:depth]] for depth in depths])
-    if not columns:
-        expected = "conditions that apply to a run"
-        got = list(layout.columns)
-        raise ConfigError(f"{layout.location}.columns", got=got, expected=expected)
+    got, expected = list(layout.columns), "conditions that apply to a run"
+    ConfigError.unless(bool(columns), f"{layout.location}.columns", got, expected)
 
     by_label: dict[tuple[str, str], list[list[int]]] = {}
     for index, (row, key) in enumerate(zip(rows, keys, strict=True)):
@@ -120,15 +108,13 @@ def grid(layout: PaperLayout, rows: Sequence[Row]) -> Grid:
 
 
 def _check_equal(one: dict[str, Any], other: dict[str, Any], row: Row, location: str) -> None:
-    differing = [
-        path for path in {**one, **other} if one.get(path) != other.get(path) and path != "seed"
-    ]
+    paths = [path for path in {**one, **other} if path != "seed"]
+    differing = [path for path in paths if one.get(path) != other.get(path)]
     if differing:
         method = f"{row.cell.method} ({row.variant})" if row.variant else row.cell.method
-        raise ConfigError(
-            f"{location}: different runs of {method} are in one entry of the table",
-            do=f"add to columns, or to variants of their own: {', '.join(differing)}",
-        )
+        what = f"{location}: different runs of {method} are in one entry of the table"
+        do = f"add to columns, or to variants of their own: {', '.join(differing)}"
+        raise ConfigError(what, do=do)
 
 
 def _header(paths: Sequence[str], column: tuple[Any, ...], row: Row) -> tuple[str, ...]:

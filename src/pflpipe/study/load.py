@@ -81,12 +81,9 @@ def chosen(outline: Outline, results: Path) -> list[Chosen]:
         return []
     file = outline.choices(results)
     record = read_json(file) if file.exists() else {}
-    if record.get("grid") != outline.grid:
-        state = "belongs to another search" if record else "does not exist"
-        raise DataError(
-            f"{file} {state}",
-            do=f"let snakemake make it: snakemake --cores 2 results/tables/{outline.name}.csv",
-        )
+    state = "belongs to another search" if record else "does not exist"
+    do = f"let snakemake make it: snakemake --cores 2 results/tables/{outline.name}.csv"
+    DataError.unless(record.get("grid") == outline.grid, f"{file} {state}", do=do)
     return [Chosen(**line["chosen"]) for line in record["lines"]]
 
 
@@ -111,8 +108,9 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if name not in known:
         raise ConfigError(f"study {name!r} does not exist in {folder}/", do=nearest(name, known))
     file = study_file(name, folder)
-    if file != (other := Path(folder) / file.name) and other.exists():
-        raise ConfigError(f"study {name!r} has two files", got=f"{file}, {other}", do="rename one")
+    other, what = Path(folder) / file.name, f"study {name!r} has two files"
+    is_alone = file == other or not other.exists()
+    ConfigError.unless(is_alone, what, f"{file}, {other}", do="rename one")
     check_name(name, f"{file}: a study's file name")
     document = documents.read_yaml(file)
     wrong = []
@@ -180,17 +178,15 @@ def _lines(
         for values in point.candidates:
             with problems.at(values.location):
                 first = _cell(values.final, point.entry, file)
-                tried = first
-                if values.tried != values.final:
-                    tried = _cell(values.tried, point.entry, file)
+                is_final = values.tried == values.final
+                tried = first if is_final else _cell(values.tried, point.entry, file)
                 if not document.get("allow_large_delta"):
                     check_delta(first.privacy.delta, first.partition.clients)
                 variant = point.entry.get("variant", "")
                 before = variants.setdefault(first.id, variant)
                 # Two labels of one run would be two rows of a table with one result.
-                if before != variant:
-                    what = f"variants {before!r} and {variant!r} are the same run"
-                    raise ConfigError(what, do="change one or remove it")
+                what = f"variants {before!r} and {variant!r} are the same run"
+                ConfigError.unless(before == variant, what, do="change one or remove it")
                 value, metric = printed.NONE
                 # Without the location of the run: these errors name the `paper` block.
                 with problems.at():
@@ -234,15 +230,13 @@ def _drawn(candidates: Sequence[Candidate], search: Mapping[str, Any]) -> list[C
     """
     private, first = options.build(PrivateSearch, search["private"]), search["seeds"][0]
     tried = [dataclasses.replace(candidate.tried, seed=first) for candidate in candidates]
-    kind = tried[0].privacy.mechanism
-    if not mechanisms.of(kind).stable:
-        what = "privacy.mechanism under a private search"
-        raise ConfigError(what, got=kind, expected="gaussian")
+    kind, what = tried[0].privacy.mechanism, "privacy.mechanism under a private search"
+    ConfigError.unless(mechanisms.of(kind).stable, what, kind, "gaussian")
     for name in _OF_NOISE:
         # The bound of one trial holds for all, so their noise is one.
-        if len({getattr(cell.training, name) for cell in tried}) > 1:
-            what = f"a private search cannot choose training.{name}"
-            raise ConfigError(what, do="make it an axis, or two entries")
+        is_same = len({getattr(cell.training, name) for cell in tried}) == 1
+        what = f"a private search cannot choose training.{name}"
+        ConfigError.unless(is_same, what, do="make it an axis, or two entries")
     # Rows at further seeds, or at others, leave a search as it is.
     lines = [dataclasses.replace(candidate.rows[0].cell, seed=0).id for candidate in candidates]
     settings = canonical_json(dataclasses.asdict(private))
@@ -298,9 +292,8 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     if "hyperparameters" not in violated:
         with problems.at():
             given = values.get("hyperparameters", {})
-            hyperparameters = registry.check_hyperparameters(
-                name, given, source, official_code=official is True
-            )
+            of_code = {"official_code": official is True}
+            hyperparameters = registry.check_hyperparameters(name, given, source, **of_code)
     departures: tuple[str, ...] = ()
     with problems.at():
         departures = registry.departures(name, profile, official, source, hyperparameters)
@@ -364,14 +357,6 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     registry.check_loss(name, blocks["training"].loss, hyperparameters, source)
     if blocks["model"].init:
         blocks["model"] = initial.with_digest(blocks["model"])
-    cell = Cell(
-        dataset=values["dataset"],
-        **blocks,
-        method=name,
-        hyperparameters=hyperparameters,
-        profile=profile,
-        official_code=official,
-        departures=departures,
-        source=source,
-    )
-    return row_code.with_digests(cell)
+    blocks |= {"hyperparameters": hyperparameters, "departures": departures, "source": source}
+    of_method = {"method": name, "profile": profile, "official_code": official}
+    return row_code.with_digests(Cell(dataset=values["dataset"], **of_method, **blocks))

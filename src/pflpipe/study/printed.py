@@ -68,11 +68,10 @@ def lookup(document: dict[str, Any], file: Path, folder: str | os.PathLike[str])
         if method is None:
             return NONE
         # Papers print the accuracy of their mechanism: another mechanism is another experiment.
-        if departures(cell, official_code=False) != set(cell.departures):
-            what = f"{location}.methods.{label}: its row is not the paper's mechanism"
-            got = ", ".join(cell.departures) or "no departures"
-            expected = "profile: paper, without official_code"
-            raise ConfigError(what, got=got, expected=expected, do="name another row, or none")
+        is_papers = departures(cell, official_code=False) == set(cell.departures)
+        what = f"{location}.methods.{label}: its row is not the paper's mechanism"
+        got, do = ", ".join(cell.departures) or "no departures", "name another row, or none"
+        ConfigError.unless(is_papers, what, got, "profile: paper, without official_code", do)
         values = dict(flatten(cell.to_dict()))
         ours = {field: values.get(path) for path, field in match.items()}
         of_method = [row for row in rows if row["method"] == method]
@@ -80,9 +79,7 @@ def lookup(document: dict[str, Any], file: Path, folder: str | os.PathLike[str])
         if len(matching) != 1:
             wanted = ", ".join([f"method={method}", *(f"{key}={ours[key]}" for key in ours)])
             fields = {key for row in matching for key in row} - _NUMBERS
-            differing = sorted(
-                key for key in fields if len({str(row.get(key)) for row in matching}) > 1
-            )
+            differing = sorted(k for k in fields if len({str(row.get(k)) for row in matching}) > 1)
             hint = f"add to match one of: {', '.join(differing)}" if differing else ""
             what = f"{location}: {len(matching)} printed rows for {wanted}"
             raise ConfigError(what, expected="exactly one", do=hint)
@@ -92,11 +89,8 @@ def lookup(document: dict[str, Any], file: Path, folder: str | os.PathLike[str])
 
 
 def _printed_rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        raise ConfigError(
-            f"{path}: no such file",
-            do="a study with a `paper` block reads the printed numbers from it",
-        )
+    do = "a study with a `paper` block reads the printed numbers from it"
+    ConfigError.unless(path.exists(), f"{path}: no such file", do=do)
     return _parsed(path, path.read_bytes())
 
 

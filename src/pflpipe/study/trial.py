@@ -88,8 +88,8 @@ def check(cell: Cell, header: Header) -> None:
         result = called(params, server, state, batches, task)
         upload, new = _pair(result, Upload, "(Upload, state)")
         update = Update(_tree(upload.update, "an update", sent))
-        if not isinstance(upload.loss, Tensor) or upload.loss.ndim:
-            raise ConfigError("returns a loss", got=_kind(upload.loss), expected="a scalar tensor")
+        fits, got = isinstance(upload.loss, Tensor) and not upload.loss.ndim, _kind(upload.loss)
+        ConfigError.unless(fits, "returns a loss", got, "a scalar tensor")
         state = _tree(new, "a client state", _shapes(state))
     if update:
         tree("scale", "a scale", None, params, server)
@@ -117,16 +117,13 @@ def _tree(value: Any, what: str, wanted: Shapes | None = None) -> Tree:
     got = _shapes(value)
     shapes = got if wanted is None else wanted
     for name in sorted(got | shapes):
-        if got.get(name) != shapes.get(name):
-            expected = str(shapes.get(name, "nothing"))
-            raise ConfigError(
-                f"returns {what}: {name}", got=got.get(name, "nothing"), expected=expected
-            )
+        found, expected = (of.get(name, "nothing") for of in (got, shapes))
+        ConfigError.unless(found == expected, f"returns {what}: {name}", found, str(expected))
     return value
 
 
 def _pair(value: Any, kind: type, expected: str) -> Any:
     """Return the two parts of a pair that a hook returned, the first of this type."""
-    if not (isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], kind)):
-        raise ConfigError("returns", got=_kind(value), expected=expected)
+    fits = isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], kind)
+    ConfigError.unless(fits, "returns", _kind(value), expected)
     return value
