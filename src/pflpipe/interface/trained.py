@@ -127,9 +127,8 @@ class Trained(Predictor):
         Raises:
             ConfigError: the method has no global model.
         """
-        if not self.has_global_model:
-            do = "use personal(client).predict(x)"
-            raise ConfigError("predict", got="a method without a global model", do=do)
+        got, do = "a method without a global model", "use personal(client).predict(x)"
+        ConfigError.unless(self.has_global_model, "predict", got, do=do)
         return super().predict(x)
 
     def personal(self, client: int) -> Predictor:
@@ -162,11 +161,8 @@ class Trained(Predictor):
         """Return accuracies, epsilon and claim in three lines; tensors would fill pages."""
         entry = self.ledger
         metric = BUILT_IN[self.metric]
-        means = [
-            f"{name} {value:.{metric.digits}f}"
-            for name, value in self.accuracies.items()
-            if value == value
-        ]
+        known = {name: value for name, value in self.accuracies.items() if value == value}
+        means = [f"{name} {value:.{metric.digits}f}" for name, value in known.items()]
         epsilon = f"{round_up(entry.epsilon_central)} at delta {entry.delta}"
         stated = f", stated as {entry.epsilon_nominal}" if entry.epsilon_nominal else ""
         return (
@@ -196,17 +192,11 @@ class Result(Trained):
         Raises:
             DataError: there is no such client.
         """
-        count = self.simulation.plan.clients
-        if client not in range(count):
-            raise DataError("personal: client", got=client, expected=f"0 to {count - 1}")
+        every = range(self.simulation.plan.clients)
+        DataError.unless(client in every, "personal: client", client, f"0 to {len(every) - 1}")
         ((_, params),) = evaluation.personal_models(self.simulation, self.progress, [client])
-        return Predictor(
-            network=self.network,
-            params=params,
-            example=self.example,
-            scale=self.scale,
-            metric=self.metric,
-        )
+        kept: Any = {"example": self.example, "scale": self.scale, "metric": self.metric}
+        return Predictor(network=self.network, params=params, **kept)
 
     def save(self, folder: str | Path, *, personal: bool = False) -> None:
         """Write the model for ``pflpipe.load``, without pickle.
@@ -229,11 +219,10 @@ class Result(Trained):
         if model is None:
             do = 'put the class in a file: model="my_net.py:Net"'
             raise ConfigError("save: network", got="one of your own without a name", do=do)
-        if personal and self.network.averages is not None:
-            got, expected = "BatchNorm", "a network without averages"
-            raise ConfigError("save: personal", got=got, expected=expected, do="personal=False")
-        if not trees.is_finite(self.params):
-            raise DataError("save: model", got="NaN or infinity", expected="finite parameters")
+        fits, expected = not personal or self.network.averages is None, "a network without averages"
+        ConfigError.unless(fits, "save: personal", "BatchNorm", expected, "personal=False")
+        is_finite = trees.is_finite(self.params)
+        DataError.unless(is_finite, "save: model", "NaN or infinity", "finite parameters")
         classes = self.network.shapes["head.weight"][0]
         names = initial.names_in_file(model, self.example, classes)
         # A folder holds one model: what is left of an earlier one would not be this one's.
@@ -245,9 +234,8 @@ class Result(Trained):
             every = range(self.simulation.plan.clients)
             for client, params in evaluation.personal_models(self.simulation, self.progress, every):
                 if trees.is_finite(params):
-                    digests[str(client)] = _write(
-                        _personal(folder, client), self.network.frozen | params, names
-                    )
+                    file, whole = _personal(folder, client), self.network.frozen | params
+                    digests[str(client)] = _write(file, whole, names)
         digest = _write(folder / _MODEL, self.network.frozen | self.params, names)
         diagnostics = {
             "clients": [_without_nan(row) for row in self.clients],
@@ -282,20 +270,16 @@ class Result(Trained):
         left = planned - done
         rounds = left if rounds is None else rounds
         if not 1 <= rounds <= left:
-            raise PrivacyError(
-                "resume: rounds",
-                got=rounds,
-                expected=f"1 or more, and no more than the {left} left of the plan's {planned}",
-                do="plan more rounds, Training(rounds=...), and train again",
-            )
+            expected = f"1 or more, and no more than the {left} left of the plan's {planned}"
+            do = "plan more rounds, Training(rounds=...), and train again"
+            raise PrivacyError("resume: rounds", got=rounds, expected=expected, do=do)
         last = done + rounds
 
         def until_last(progress: Progress) -> bool:
             return on_round(progress) is not False and progress.round < last
 
-        progress = dataclasses.replace(
-            self.progress, rows=[*self.progress.rows], timing=[*self.progress.timing]
-        )
+        rows, timing = [*self.progress.rows], [*self.progress.timing]
+        progress = dataclasses.replace(self.progress, rows=rows, timing=timing)
         return finished(self.simulation, progress, self.ledger, until_last)
 
 
@@ -325,20 +309,14 @@ def load(folder: str | Path) -> Trained:
             network of your own has changed its parameters.
     """
     folder = Path(folder)
-    if not (folder / _ABOUT).exists():
-        do = "result.save(folder) writes one"
-        raise DataError(f"{folder}", got=f"no {_ABOUT}", expected="a saved model", do=do)
+    is_there, do = (folder / _ABOUT).exists(), "result.save(folder) writes one"
+    DataError.unless(is_there, f"{folder}", f"no {_ABOUT}", "a saved model", do)
     about = _about(folder)
     found = _read(about, folder / _MODEL, about.digest)
-    diagnostics = _diagnostics(folder)
-    return Trained(
-        **vars(found),
-        ledger=about.ledger,
-        clients=[_with_nan(row) for row in diagnostics["clients"]],
-        new_clients=[_with_nan(row) for row in diagnostics["new_clients"]],
-        has_global_model=about.has_global_model,
-        folder=folder,
-    )
+    diagnostics, given = _diagnostics(folder), ("clients", "new_clients")
+    rows: Any = {key: [_with_nan(row) for row in diagnostics[key]] for key in given}
+    rows |= {"ledger": about.ledger, "has_global_model": about.has_global_model}
+    return Trained(**vars(found), **rows, folder=folder)
 
 
 def finished(
@@ -383,14 +361,10 @@ def finished(
 def as_tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
     """Return real numbers as a tensor; raise DataError for values that would lose something."""
     if isinstance(values, Tensor):
-        is_real = not values.is_complex()
-    else:
-        values = checks.as_array(name, values, content)
-        is_real = values.dtype.kind in "biuf"
-    if not is_real:
-        raise DataError(name, got=str(values.dtype), expected="real numbers")
-    if isinstance(values, Tensor):
+        DataError.unless(not values.is_complex(), name, str(values.dtype), "real numbers")
         return values
+    values = checks.as_array(name, values, content)
+    DataError.unless(values.dtype.kind in "biuf", name, str(values.dtype), "real numbers")
     # torch takes neither another byte order nor reversed rows.
     return torch.as_tensor(np.asarray(values, values.dtype.newbyteorder("="), order="C"))
 
@@ -415,9 +389,8 @@ def _write(file: Path, params: Tree, names: Mapping[str, str]) -> str:
     """Write parameters under these names and return the digest of the file."""
     from safetensors.torch import save
 
-    content = save(
-        {names[name]: value.float().cpu().contiguous() for name, value in params.items()}
-    )
+    stored = {names[name]: value.float().cpu().contiguous() for name, value in params.items()}
+    content = save(stored)
     with atomic(file) as path:
         path.write_bytes(content)
     return hashlib.sha256(content).hexdigest()
@@ -427,13 +400,9 @@ def _read(about: _About, file: Path, digest: str) -> Predictor:
     """Return the network with the parameters of a file."""
     saved = dataclasses.replace(about.model, init=str(file), init_digest=digest)
     built = networks.build(saved, about.example, about.classes)
-    return Predictor(
-        network=built,
-        params=built.init(torch.Generator()),
-        example=about.example,
-        scale=(about.mean, about.deviation),
-        metric=about.metric,
-    )
+    params, scale = built.init(torch.Generator()), (about.mean, about.deviation)
+    kept: Any = {"example": about.example, "scale": scale, "metric": about.metric}
+    return Predictor(network=built, params=params, **kept)
 
 
 def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:

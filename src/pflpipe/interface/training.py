@@ -202,10 +202,10 @@ def federation(
         network = model
     else:
         network = model = networks.of_module(model, shape, outputs)
-    if (has := network.shapes[HEAD[0]][0]) != outputs:
-        what = f"outputs of training.loss {training.loss}"
-        what = what if loss.numbers or loss.one_logit else "classes"
-        raise ConfigError(what, got=outputs, expected=f"{has}, the outputs of the network")
+    what = f"outputs of training.loss {training.loss}"
+    what = what if loss.numbers or loss.one_logit else "classes"
+    has = network.shapes[HEAD[0]][0]
+    ConfigError.unless(has == outputs, what, outputs, f"{has}, the outputs of the network")
     # Your own hooks have no departures: they run under the certified mechanism.
     name, values, has_global_model = method_name or "of your own", dict(hyperparameters or {}), True
     departures: tuple[str, ...] = ()
@@ -219,7 +219,8 @@ def federation(
         hooks, has_global_model = entry.factory(**values), entry.about.has_global_model
     if network.model is not None:
         registry.check_normalisation(name, network.model, has_global_model)
-    code = row_code.of_settings(model if isinstance(model, Model) else None, training)
+    built_in = model if isinstance(model, Model) else None
+    code = row_code.of_settings(built_in, training)
     if "method" in known:
         code = (Dependency.of("method", name, known["method"].code), *code)
     if isinstance(model, Network):
@@ -233,9 +234,7 @@ def federation(
     # Every setting that changes a message, so that different messages never share noise.
     settings: dict[str, Any] = {
         "method": method if isinstance(method, str) else method_name,
-        "model": without_defaults(model)
-        if isinstance(model, Model)
-        else [model_name, model.shapes],
+        "model": without_defaults(built_in) if built_in else [model_name, network.shapes],
         "hyperparameters": values,
         "training": without_defaults(training),
         "privacy": without_defaults(privacy),
@@ -250,26 +249,15 @@ def federation(
     }
     if dependencies.unreviewed(code):
         settings["code"] = [vars(item) for item in code]
+    named = name if isinstance(method, str) else ""
+    of_rounds: Any = {key: getattr(training, key) for key in ("rounds", "sample_rate", "groups")}
     # One pair of tensors for training and test; the split has the rows of each.
     examples = Examples(x.to(target), y.to(target))
     simulation = Simulation(
         method=hooks,
-        recipe=Recipe(
-            server,
-            name if isinstance(method, str) else "",
-            hyperparameters=values,
-            model=model if isinstance(model, Model) else None,
-            objects=objects,
-        ),
+        recipe=Recipe(server, named, hyperparameters=values, model=built_in, objects=objects),
         network=network,
-        plan=make_plan(
-            privacy,
-            rounds=training.rounds,
-            sample_rate=training.sample_rate,
-            clients=len(clients),
-            groups=training.groups,
-            departures=departures,
-        ),
+        plan=make_plan(privacy, clients=len(clients), departures=departures, **of_rounds),
         training=training,
         departures=frozenset(departures),
         split=split,
@@ -400,25 +388,21 @@ def _request(method: str | Method, privacy: Privacy | None) -> Privacy:
     fulfil it, or if a private method has none."""
     do = "call a function that makes one"
     _require("method", method, str | Method, "a name, or a Method", do)
+    is_named = isinstance(method, str)
     private = isinstance(method, str) and registry.info(method).about.private
+    what = f"method {method if is_named else 'of your own'}: privacy"
     if privacy is None:
-        if private:
-            raise ConfigError(
-                f"method {method}: privacy",
-                got=None,
-                expected="such as Privacy(epsilon=8, delta=1e-4, clip_norm=0.5)",
-            )
+        expected = "such as Privacy(epsilon=8, delta=1e-4, clip_norm=0.5)"
+        ConfigError.unless(not private, what, None, expected)
         return Privacy()
-    if isinstance(method, str) and not private and privacy != Privacy():
-        raise ConfigError(
-            f"method {method}: privacy", got=str(privacy), expected="none: it promises nothing"
-        )
+    fits = private or not is_named or privacy == Privacy()
+    ConfigError.unless(fits, what, str(privacy), "none: it promises nothing")
     wants_noise = privacy.epsilon is not None or privacy.noise_multiplier is not None
     if privacy.mechanism == "none" and wants_noise:
         privacy = dataclasses.replace(privacy, mechanism="gaussian")
     for name in ("clip_norm", "delta"):
-        if privacy.mechanism == "gaussian" and getattr(privacy, name) is None:
-            raise ConfigError(f"privacy.{name} is missing", do=f"add {name}= to Privacy(...)")
+        fits = privacy.mechanism != "gaussian" or getattr(privacy, name) is not None
+        ConfigError.unless(fits, f"privacy.{name} is missing", do=f"add {name}= to Privacy(...)")
     return privacy
 
 
@@ -438,26 +422,22 @@ def _known(what: str, value: object, name: str | None, secret: str | None) -> Kn
     if not secret or found.complete:
         return found
     if not name:
-        raise ConfigError(
-            f"{what}_name is missing",
-            expected=f"a name for this {what}, as runs with one secret and equal settings share "
-            "their noise, and of a closure, a lambda or compiled code not everything can be known",
-            do=f'add {what}_name="...", another one for other code, or leave out secret',
+        expected = (
+            f"a name for this {what}, as runs with one secret and equal settings share their "
+            "noise, and of a closure, a lambda or compiled code not everything can be known"
         )
-    if _NAMES.setdefault((what, name), found.code) != found.code:
-        raise ConfigError(
-            f"{what}_name",
-            got=f"{name!r}, which stands for other code in this process",
-            expected="another name for other code",
-        )
+        do = f'add {what}_name="...", another one for other code, or leave out secret'
+        raise ConfigError(f"{what}_name is missing", expected=expected, do=do)
+    is_same = _NAMES.setdefault((what, name), found.code) == found.code
+    got = f"{name!r}, which stands for other code in this process"
+    ConfigError.unless(is_same, f"{what}_name", got, "another name for other code")
     return found
 
 
 def _width(y: Tensor, classes: int | None) -> int:
     """Return how many real numbers the label of an example has."""
-    if classes is not None:
-        expected = "none for labels that are real numbers"
-        raise ConfigError("classes", got=classes, expected=expected, do="leave it out")
+    expected = "none for labels that are real numbers"
+    ConfigError.unless(classes is None, "classes", classes, expected, "leave it out")
     return y.shape[1] if y.ndim > 1 else 1
 
 
@@ -472,19 +452,17 @@ def _classes(
         classes = model.shapes[HEAD[0]][0]
     if privacy.mechanism != "none":
         if classes is None:
-            raise ConfigError(
-                "classes is missing",
-                expected="the number of classes K of a private run: if it followed from the "
-                "labels, one client's label could change the shape of the released head",
-                do="add classes=",
+            expected = (
+                "the number of classes K of a private run: if it followed from the labels, one "
+                "client's label could change the shape of the released head"
             )
+            raise ConfigError("classes is missing", expected=expected, do="add classes=")
         return classes
     lowest, highest = (int(y.min()), int(y.max())) if len(y) else (0, 0)
-    if lowest < 0:
-        raise DataError("labels", got=lowest, expected="whole numbers 0 to K - 1")
+    DataError.unless(lowest >= 0, "labels", lowest, "whole numbers 0 to K - 1")
     largest = highest + 1
-    if classes is not None and largest > classes:
-        raise DataError("classes", got=classes, expected=f"at least {largest}, of the labels")
+    fits = classes is None or largest <= classes
+    DataError.unless(fits, "classes", classes, f"at least {largest}, of the labels")
     if classes is None:
         checks.check_every_class(np.unique(y.cpu().numpy()), "labels")
     return classes or max(largest, 2)
@@ -513,19 +491,17 @@ def _joined(
     seed: int,
 ) -> tuple[Tensor, Tensor, Split]:
     """Return the examples of all clients, and the rows of each for training and for its test."""
-    if not clients:
-        raise DataError("clients", got="none", expected="one pair (x, y) for each client")
-    if tests is not None and len(tests) != len(clients):
-        raise DataError("tests", got=f"{len(tests)} pairs", expected=f"{len(clients)}, as clients")
+    DataError.unless(bool(clients), "clients", "none", "one pair (x, y) for each client")
+    fits, got = tests is None or len(tests) == len(clients), f"{len(tests or [])} pairs"
+    DataError.unless(fits, "tests", got, f"{len(clients)}, as clients")
     shards = [
         _shard(f"{name}[{i}]", shard, dtype, loss)
         for name, given in (("clients", clients), ("tests", tests or []))
         for i, shard in enumerate(given)
     ]
     for what, values in (("an example", 0), ("a label", 1)):
-        shapes = {tuple(shard[values].shape[1:]) for shard in shards}
-        if len(shapes) > 1:
-            raise DataError(f"clients: shapes of {what}", got=sorted(shapes), expected="one")
+        shapes = sorted({tuple(shard[values].shape[1:]) for shard in shards})
+        DataError.unless(len(shapes) == 1, f"clients: shapes of {what}", shapes, "one")
     x, y = (torch.cat(tensors) for tensors in zip(*shards, strict=True))
     ends = np.cumsum([len(labels) for _, labels in shards])
     rows = np.split(np.arange(len(y)), ends[:-1])
@@ -539,14 +515,14 @@ def _shard(name: str, shard: Shard, dtype: torch.dtype, loss: Loss) -> tuple[Ten
     """Return a client's tensors; raise DataError for another form. The check reads no values."""
     values, labels = per_client.pair(name, shard)
     x, y = as_tensor(f"{name}: x", values, "images"), as_tensor(f"{name}: y", labels, "labels")
-    if x.ndim < 2 or len(x) != len(y) or y.ndim not in (1, 1 + loss.numbers):
-        got = f"x {list(x.shape)}, y {list(y.shape)}"
-        expected = "x [n, ...] and y [n]" + " or [n, K]" * loss.numbers
-        raise DataError(name, got=got, expected=expected)
+    fits = x.ndim >= 2 and y.ndim in (1, 1 + loss.numbers) and len(x) == len(y)
+    got = f"x {list(x.shape)}, y {list(y.shape)}"
+    expected = "x [n, ...] and y [n]" + " or [n, K]" * loss.numbers
+    DataError.unless(fits, name, got, expected)
     if loss.numbers:
         return x.to(dtype), y.to(dtype)
-    if y.is_floating_point():
-        raise DataError(f"{name}: y", got=str(y.dtype), expected="whole numbers 0 to K - 1")
+    fits = not y.is_floating_point()
+    DataError.unless(fits, f"{name}: y", str(y.dtype), "whole numbers 0 to K - 1")
     return x.to(dtype), y.to(torch.int64)
 
 
@@ -554,8 +530,7 @@ def _held_out(
     rows: Sequence[np.ndarray], fraction: float, seed: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Return the rows of each client for training, and those that are drawn for its test."""
-    if not 0 <= fraction < 1:
-        raise ConfigError("test_fraction", got=fraction, expected="0 <= fraction < 1")
+    ConfigError.unless(0 <= fraction < 1, "test_fraction", fraction, "0 <= fraction < 1")
     train, test = [], []
     for client, client_rows in enumerate(rows):
         held_out = draw_out(len(client_rows), fraction, numpy_rng(seed, "own tests", client))
