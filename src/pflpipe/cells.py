@@ -317,11 +317,8 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that the id is a digest of: those that differ from the defaults."""
-        known = {
-            name: value
-            for name, value in self.hyperparameters.items()
-            if value != LATER.get(f"{self.method}.{name}", LATER.get(name))
-        }
+        given, method = self.hyperparameters.items(), self.method
+        known = {n: v for n, v in given if v != LATER.get(f"{method}.{n}", LATER.get(n))}
         cell = dataclasses.replace(self, hyperparameters=known)
         return {"streams": MEANING, **without_defaults(cell)}
 
@@ -387,6 +384,8 @@ class Cell:
         with the same accounting."""
         sizes, training = self.plan_needs_partition, self.training
         division, model, loss, features = self.partition, self.model, training.loss, self.features
+        local = (training.local_epochs, training.batch_size) if sizes else (0, 0)
+        origin = {name: getattr(features, name) for name in ("reference", "file", "made_by")}
         if not sizes:
             limits = {name: getattr(division, name) for name in ("users", "max_clients_per_user")}
             division = Partition("", division.clients, **limits)
@@ -398,11 +397,7 @@ class Cell:
             partition=division,
             model=model,
             training=Training(
-                rounds=training.rounds,
-                local_epochs=training.local_epochs if sizes else 0,
-                batch_size=training.batch_size if sizes else 0,
-                optimizer="",
-                lr=training.lr if self.plan_needs_lr else 0.0,
+                *(training.rounds, *local, "", training.lr if self.plan_needs_lr else 0.0),
                 sample_rate=training.sample_rate,
                 groups=training.groups,
                 loss=loss if reference.is_reference(loss) else "cross_entropy",
@@ -414,9 +409,7 @@ class Cell:
             # The ledger names what is from outside, and where features come from.
             source=self.source,
             digests=self.digests,
-            features=Features(
-                reference=features.reference, file=features.file, made_by=features.made_by
-            ),
+            features=Features(**origin),
         )
 
     @cached_property
@@ -442,11 +435,8 @@ class Cell:
             "network": self.model.name if reference.is_reference(self.model.name) else "",
             "features": self.features.file or "",
         }
-        found = [
-            Dependency.of(kind, name, self.digests.get(kind, ""))
-            for kind, name in named.items()
-            if name
-        ]
+        given = ((kind, name) for kind, name in named.items() if name)
+        found = [Dependency.of(kind, name, self.digests.get(kind, "")) for kind, name in given]
         if self.model.init:
             found.append(Dependency.of(dependencies.START, self.model.init, self.model.init_digest))
         return tuple(found)

@@ -28,13 +28,9 @@ class PflpipeError(Exception):
     exit_code = 2
 
     def __init__(self, what: str, *, got: Any = ..., expected: str = "", do: str = "") -> None:
-        parts = [what]
-        if got is not ...:
-            parts.append(f"got {got!r}")
-        if expected:
-            parts.append(f"expected {expected}")
-        if do:
-            parts.append(do)
+        given = "" if got is ... else f"got {got!r}"
+        wanted = f"expected {expected}" if expected else ""
+        parts = [what, *filter(None, (given, wanted, do))]
         # Line breaks of a value or a hint become spaces: the message is one line.
         super().__init__("; ".join(" ".join(part.split()) for part in parts))
 

@@ -50,9 +50,7 @@ def atomic(target: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(target)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent
-        )
+        handle, name = tempfile.mkstemp(path.suffix, f".{path.stem}.", path.parent)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -88,11 +86,8 @@ def writing(path: Path) -> Iterator[None]:
             number = errno.ENOSPC
         if number not in _WHY:
             raise
-        raise DataError(
-            f"{path} cannot be written",
-            got=os.strerror(number),
-            do=f"{_WHY[number]}, then the same command goes on",
-        ) from error
+        what, do = f"{path} cannot be written", f"{_WHY[number]}, then the same command goes on"
+        raise DataError(what, got=os.strerror(number), do=do) from error
 
 
 def is_full(folder: Path) -> bool:
@@ -163,8 +158,7 @@ def intact(path: Path) -> Path:
         # zipfile and zlib have a dozen exceptions for a damaged archive, and no common base.
         except Exception as error:
             problem = str(error) or type(error).__name__
-    if problem:
-        raise DataError(f"{path} is damaged", got=problem, do=AGAIN)
+    DataError.unless(not problem, f"{path} is damaged", problem, do=AGAIN)
     return path
 
 

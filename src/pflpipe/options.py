@@ -126,20 +126,14 @@ def _declare(name: str, hint: Any, default: Any) -> Declared:
 def of_signature(signature: inspect.Signature) -> dict[str, Declared]:
     """Return the arguments of a function as options, by name. Their type is bool, int, float, str
     or Literal; ``Annotated`` may add an Option."""
-    return {
-        name: _declare(name, parameter.annotation, parameter.default)
-        for name, parameter in signature.parameters.items()
-    }
+    given = signature.parameters.items()
+    return {name: _declare(name, one.annotation, one.default) for name, one in given}
 
 
 def blocks(kind: type) -> Mapping[str, type]:
     """Return the fields of a dataclass that are dataclasses themselves, by name."""
-    hints = typing.get_type_hints(kind)
-    return {
-        name: hint
-        for name, hint in hints.items()
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint)
-    }
+    hints = typing.get_type_hints(kind).items()
+    return {n: h for n, h in hints if isinstance(h, type) and dataclasses.is_dataclass(h)}
 
 
 def texts(kind: type) -> dict[str, str]:
@@ -168,10 +162,8 @@ def _docstrings(module: str) -> dict[str, dict[str, str]]:
 def schema(kind: type) -> dict[str, Any]:
     """Return the JSON schema of a dataclass with options, and blocks of them: unknown keys are
     refused, options without a default are required."""
-    described, items = texts(kind), declared(kind)
-    properties = {
-        name: {"description": described[name], **rules(item)} for name, item in items.items()
-    }
+    described, items = texts(kind), declared(kind).items()
+    properties = {name: {"description": described[name], **rules(item)} for name, item in items}
     nested = {name: schema(block) for name, block in blocks(kind).items()}
     required = [name for name, rule in properties.items() if "default" not in rule]
     return {
@@ -219,9 +211,8 @@ def rules(item: Declared) -> dict[str, Any]:
 def build(kind: type[Block], values: Mapping[str, Any]) -> Block:
     """Return a block from schema-checked values. ``lr: 1`` and ``lr: 1.0`` give the same cell."""
     items = declared(kind)
-    first = {
-        name: item.option.choices[0] for name, item in items.items() if _cannot_be_requested(item)
-    }
+    hidden = {name: item for name, item in items.items() if _cannot_be_requested(item)}
+    first = {name: item.option.choices[0] for name, item in hidden.items()}
     return kind(**{**first, **spelled(items, values)})
 
 
@@ -280,20 +271,21 @@ def check_value(value: Any, item: Declared, location: str) -> None:
             do = nearest(str(value), map(str, option.choices))
             expected = f"one of {', '.join(map(str, option.choices))}"
             raise ConfigError(location, got=value, expected=expected, do=do)
-    elif kind in _ACCEPTED and not (
+        return
+    expected = ""
+    if kind in _ACCEPTED and not (
         isinstance(value, _ACCEPTED[kind]) and (kind is bool) == isinstance(value, bool)
     ):
         expected = _FINITE if kind is float else TYPES[kind][1]
-        raise ConfigError(location, got=value, expected=expected)
     elif value == "" and not option.layers:
-        raise ConfigError(location, got=value, expected="text that is not empty")
+        expected = "text that is not empty"
     elif isinstance(value, str) and option.pattern and not re.search(option.pattern, value):
-        raise ConfigError(location, got=value, expected=f"text that matches {option.pattern}")
+        expected = f"text that matches {option.pattern}"
     elif isinstance(value, int | float) and not (
         math.isfinite(value) and all(holds(value, bound) for _, _, holds, bound in _bounds(option))
     ):
         expected = f"a number {bounds(option)}" if math.isfinite(value) else _FINITE
-        raise ConfigError(location, got=value, expected=expected)
+    ConfigError.unless(not expected, location, value, expected)
 
 
 def bounds(option: Option) -> str:

@@ -52,9 +52,8 @@ def release_rng(key: str, *name: str | int) -> np.random.Generator:
             ``derived_key``.
         name: such as ``"noise", round``.
     """
-    return np.random.Generator(
-        np.random.Philox(key=int.from_bytes(_digest(key, *name)[:16], "big"))
-    )
+    number = int.from_bytes(_digest(key, *name)[:16], "big")
+    return np.random.Generator(np.random.Philox(key=number))
 
 
 def run_key(settings: Mapping[str, Any], secret: str = "") -> str:

@@ -33,10 +33,8 @@ AnyTree = TypeVar("AnyTree", bound=Tree)
 def add(a: AnyTree, b: Tree) -> AnyTree:
     """Return ``a + b``. Names that only ``a`` has keep their values: ``b`` may cover a part of the
     model. Names that only ``b`` has are left out."""
-    return cast(
-        AnyTree,
-        {name: value + b[name] if name in b else value for name, value in a.items()},
-    )
+    both = {name: value + b[name] if name in b else value for name, value in a.items()}
+    return cast(AnyTree, both)
 
 
 def sub(a: Tree, b: Tree) -> Update:
@@ -58,9 +56,8 @@ def norm(tree: Tree) -> Tensor:
     """Return the joint L2 norm over all tensors, a scalar. Its gradient at the zero tree is zero
     (not NaN)."""
     # The square root of a sum of squares would have the gradient 0 / 0 there; vector_norm has 0.
-    length: Tensor = torch.linalg.vector_norm(
-        torch.stack([torch.linalg.vector_norm(value) for value in tree.values()])
-    )
+    norms = [torch.linalg.vector_norm(value) for value in tree.values()]
+    length: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return length
 
 
@@ -72,9 +69,8 @@ def largest(scores: Tree, groups: Iterable[tuple[str, ...]], ratio: float) -> Tr
         flat = torch.cat([scores[name].reshape(-1) for name in names])
         count = math.ceil(round(ratio * flat.numel(), 6))  # 0.07 * 100 is a little more than 7
         # By index and not by a threshold: of equal scores exactly ``count`` are taken.
-        mask = torch.zeros_like(flat, dtype=torch.bool).scatter(
-            0, flat.topk(count, sorted=False).indices, True
-        )
+        chosen = flat.topk(count, sorted=False).indices
+        mask = torch.zeros_like(flat, dtype=torch.bool).scatter(0, chosen, True)
         parts = torch.split(mask, [scores[name].numel() for name in names])
         for name, part in zip(names, parts, strict=True):
             masks[name] = part.reshape(scores[name].shape)
@@ -88,9 +84,8 @@ def prefixed(prefix: str, tree: Tree) -> Tree:
 
 def within(prefix: str, tree: Tree) -> Tree:
     """Return the part of the tree whose names start with ``prefix``, with the prefix removed."""
-    return {
-        name.removeprefix(prefix): value for name, value in tree.items() if name.startswith(prefix)
-    }
+    part = ((name, value) for name, value in tree.items() if name.startswith(prefix))
+    return {name.removeprefix(prefix): value for name, value in part}
 
 
 def layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:

@@ -91,11 +91,9 @@ def without_kept_tensors(what: str) -> Iterator[None]:
     except RuntimeError as problem:
         if "escaped from inside a function" not in str(problem):
             raise
-        raise PrivacyError(
-            what,
-            got="code that uses a tensor of an earlier call",
-            expected="a function of its arguments that keeps nothing between calls",
-        ) from problem
+        got = "code that uses a tensor of an earlier call"
+        expected = "a function of its arguments that keeps nothing between calls"
+        raise PrivacyError(what, got=got, expected=expected) from problem
 
 
 def switches() -> list[Any]:

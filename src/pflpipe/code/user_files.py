@@ -48,7 +48,9 @@ def check(reference: str, error: type[PflpipeError] = ConfigError) -> None:
     """
     file, name = _parts(reference)
     symbols = _symbols(file, _text(file, error), error)
-    _check_has(file, name, [s.get_name() for s in symbols if _is_bound(s)], error)
+    # A definition, an assignment or an import gives a name a value.
+    bound = [s.get_name() for s in symbols if s.is_assigned() or s.is_imported()]
+    _check_has(file, name, bound, error)
 
 
 def load(reference: str, error: type[PflpipeError] = ConfigError) -> Any:
@@ -121,11 +123,6 @@ def _symbols(file: str, text: str, error: type[PflpipeError]) -> list[symtable.S
         line = f":{problem.lineno}" if isinstance(problem, SyntaxError) else ""
         message = problem.msg if isinstance(problem, SyntaxError) else problem
         raise error(f"{file}{line}: not valid Python: {message}") from None
-
-
-def _is_bound(symbol: symtable.Symbol) -> bool:
-    """Whether a definition, an assignment or an import gives the name a value."""
-    return symbol.is_assigned() or symbol.is_imported()
 
 
 def _check_has(file: str, name: str, names: Collection[str], error: type[PflpipeError]) -> None:
