@@ -93,8 +93,5 @@ def read_jester(path: Path) -> dict[str, np.ndarray]:
 def _rows(labels: np.ndarray, answered: np.ndarray) -> dict[str, np.ndarray]:
     """Return one row for each answer, of ``[people, items]``."""
     people, items = np.nonzero(answered)
-    return {
-        "train_images": items.astype(np.float32)[:, None],
-        "train_labels": labels[answered].astype(np.int64),
-        "train_users": people,
-    }
+    examples, given = items.astype(np.float32)[:, None], labels[answered].astype(np.int64)
+    return {"train_images": examples, "train_labels": given, "train_users": people}

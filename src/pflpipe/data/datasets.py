@@ -150,11 +150,10 @@ def info(dataset: str, listed: Iterable[str] = ()) -> DatasetInfo:
     """Return what is known of a named data set; DataError names the nearest one of these and of
     those that config.yaml lists."""
     if dataset not in DATASETS:
-        raise DataError(
-            f"dataset {dataset!r} is not known; {nearest(dataset, {*DATASETS, *listed})}",
-            do=f"for your own data set datasets.{dataset} in config.yaml to an .npz file, or to a "
-            "function, my_data.py:load, or to a block with file: or folder:",
-        )
+        what = f"dataset {dataset!r} is not known; {nearest(dataset, {*DATASETS, *listed})}"
+        set_it = f"for your own data set datasets.{dataset} in config.yaml to an .npz file, or to a"
+        do = f"{set_it} function, my_data.py:load, or to a block with file: or folder:"
+        raise DataError(what, do=do)
     return DATASETS[dataset]
 
 
@@ -419,9 +418,9 @@ def _digits() -> dict[str, np.ndarray]:
 def _test_size(sizes: np.ndarray) -> int:
     """Size of the fixed test set, given the rows of each user (or of all together)."""
     held_out = sum(held_out_size(int(size), TEST_FRACTION) for size in sizes)
-    if held_out == 0:
-        what, got = "train_images", f"{sizes.sum()} rows, at most {sizes.max()} of one user"
-        raise DataError(what, got=got, expected="3 rows or more of one, to set a test set aside")
+    got = f"{sizes.sum()} rows, at most {sizes.max()} of one user"
+    expected = "3 rows or more of one, to set a test set aside"
+    DataError.unless(held_out > 0, "train_images", got, expected)
     return held_out
 
 
@@ -435,13 +434,13 @@ def _split(arrays: dict[str, Any], name: str) -> dict[str, Any]:
     _test_size(np.array([len(rows) for rows in groups]))
     # The test set is the same for every study and seed. Each user has a stream of its own, so that
     # no user's rows decide which rows of another one are in it.
+    by_class = users is None and not checks.are_numbers(labels)
     for group, rows in enumerate(groups):
         rng = numpy_rng(0, "data", name, "test", group)
-        test[rows] = (
-            hold_out(labels[rows], TEST_FRACTION, rng)
-            if users is None and not checks.are_numbers(labels)
-            else draw_out(len(rows), TEST_FRACTION, rng)
-        )
+        if by_class:
+            test[rows] = hold_out(labels[rows], TEST_FRACTION, rng)
+        else:
+            test[rows] = draw_out(len(rows), TEST_FRACTION, rng)
     parts = {"train": ~test, "test": test}
     return {
         f"{part}_{key}": arrays[f"train_{key}"][rows]
@@ -491,9 +490,8 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as bundle:
             return {key: bundle[key] for key in keys}
     except Exception as error:
-        do = (
-            "write the file again; for text use dtype 'U', for images one array, no lists of arrays"
-        )
+        form = "for text use dtype 'U', for images one array, no lists of arrays"
+        do = f"write the file again; {form}"
         what, expected = f"{path} cannot be read", "plain arrays without pickled objects"
         raise DataError(what, got=str(error), expected=expected, do=do) from error
 
@@ -515,7 +513,6 @@ def _checked_shapes(path: Path, dataset: str | None) -> dict[str, Shape]:
     """Return ``array_shapes`` after ``checks.check_shapes``."""
     shapes = array_shapes(path)
     with located(str(path)):
-        if shapes.keys() == {"data"}:
-            raise DataError(pfllib.WHAT, do=pfllib.DO)
+        DataError.unless(shapes.keys() != {"data"}, pfllib.WHAT, do=pfllib.DO)
         checks.check_shapes(shapes, dataset)
     return shapes

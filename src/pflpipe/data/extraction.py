@@ -54,19 +54,17 @@ def make(features: Features, data: Path, target: Path, reference: Path | None = 
     arrays = datasets.load_arrays(data)
     images = arrays.train_images
     shape(features, example_shape(images.shape, images.dtype))
-    made: dict[str, Any] = (
-        read(Path(features.file), arrays, data)
-        if features.file
-        else {key: extract(features, getattr(arrays, key)) for key in IMAGES}
-    )
+    if features.file:
+        made: dict[str, Any] = read(Path(features.file), arrays, data)
+    else:
+        made = {key: extract(features, getattr(arrays, key)) for key in IMAGES}
     public = None
     if features.reference == DRAWN:
         public = _drawn(features, example_shape(images.shape, images.dtype))
     elif reference is not None:
         public = datasets.load_arrays(reference).train_images
-        if public.shape[1:] != made[IMAGES[0]].shape[1:]:
-            got, expected = public.shape[1:], made[IMAGES[0]].shape[1:]
-            raise DataError(f"{reference}: features", got=got, expected=str(expected))
+        got, expected = public.shape[1:], made[IMAGES[0]].shape[1:]
+        DataError.unless(got == expected, f"{reference}: features", got, str(expected))
     if public is not None:
         made = {key: standardise(values, public, features.clip) for key, values in made.items()}
     featured = dataclasses.replace(arrays, **made, mean=(0.0,), std=(1.0,))

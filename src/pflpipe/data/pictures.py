@@ -49,10 +49,10 @@ def read(
     images = np.empty((len(files), *first.shape), np.uint8)
     for row, path in enumerate(files):
         pixels = _pixels(path, size, channels)
-        if pixels.shape != first.shape:
-            what, expected = f"{path}: height, width, channels", f"{first.shape}, as {files[0]} has"
-            do = "write size: [height, width], and channels: 1 or 3, to bring all to one form"
-            raise DataError(what, got=pixels.shape, expected=expected, do=do)
+        fits, what = pixels.shape == first.shape, f"{path}: height, width, channels"
+        expected = f"{first.shape}, as {files[0]} has"
+        do = "write size: [height, width], and channels: 1 or 3, to bring all to one form"
+        DataError.unless(fits, what, pixels.shape, expected, do)
         images[row] = pixels
     note = f"a person's folder is a user, one in it a class; {unread} other files were not read"
     return images, labels, np.array([path.parent.parent.name for path in files]), note
@@ -64,8 +64,8 @@ def _listed(folder: Path) -> tuple[list[Path], int]:
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     pictures = [path for path in files if path.suffix.lower() in ENDINGS and path.name[0] != "."]
     for path in pictures:
-        if len(path.relative_to(folder).parts) != 3:
-            raise DataError(f"{path}: a picture in another place", expected=layout)
+        fits = len(path.relative_to(folder).parts) == 3
+        DataError.unless(fits, f"{path}: a picture in another place", expected=layout)
     people = [path for path in sorted(folder.iterdir()) if path.is_dir() and path.name[0] != "."]
     shown = {path.parent.parent for path in pictures}
     for place in (person for person in people or [folder] if person not in shown):

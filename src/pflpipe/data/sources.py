@@ -79,12 +79,8 @@ def _arrays(block: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
     """Return what ``datasets.arrays_from`` takes, and what was taken for what."""
     from pflpipe.data import leaf, pictures, tables, tff  # late: a named data set needs no pandas
 
-    readers: dict[str, Callable[..., Part]] = {
-        blocks.LEAF: leaf.read,
-        blocks.TFF: tff.read,
-        "folder": pictures.read,
-    }
-    read: Callable[..., Part] = readers.get(blocks.kind(block), tables.read)
+    readers: dict[str, Any] = {blocks.LEAF: leaf, blocks.TFF: tff, "folder": pictures}
+    read: Callable[..., Part] = readers.get(blocks.kind(block), tables).read
     of_no_reader = ("file", "folder", "test", "unit")
     layout = {key: value for key, value in block.items() if key not in of_no_reader}
     raw: dict[str, np.ndarray] = {}

@@ -62,12 +62,9 @@ class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: igno
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event: Any = self.peek_event()
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=event.start_mark)
-        if getattr(event, "tag", None) is not None:
-            raise yaml.MarkedYAMLError(
-                problem=f"a tag, {event.tag!r}; remove it", problem_mark=event.start_mark
-            )
+        _refuse(self._depth > _DEEPEST, "nested too deep", event)
+        tag = getattr(event, "tag", None)
+        _refuse(tag is not None, f"a tag, {tag!r}; remove it", event)
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
         return node
@@ -78,16 +75,17 @@ class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: igno
         node = super().compose_mapping_node(anchor)
         seen: set[str] = set()
         for key, _ in node.value:
-            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-                raise yaml.MarkedYAMLError(
-                    problem="a key must be text; quote it", problem_mark=key.start_mark
-                )
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key.value!r} is given twice", problem_mark=key.start_mark
-                )
+            is_text = key.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
+            _refuse(not is_text, "a key must be text; quote it", key)
+            _refuse(key.value in seen, f"key {key.value!r} is given twice", key)
             seen.add(key.value)
         return node
+
+
+def _refuse(is_wrong: bool, problem: str, place: Any) -> None:
+    """Raise an error at the place of a node or an event if it is wrong."""
+    if is_wrong:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)
 
 
 _StrictLoader.add_implicit_resolver(
@@ -117,15 +115,13 @@ def read_yaml(path: str | os.PathLike[str]) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(
-            f"{path}:{line}: not valid YAML: {error.problem or error.context}"
-        ) from None
+        problem = error.problem or error.context
+        raise ConfigError(f"{path}:{line}: not valid YAML: {problem}") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deep") from None
     except (yaml.YAMLError, ValueError) as error:  # control characters; an impossible date
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
-    if value is None:
-        raise ConfigError(f"{path}: the file is empty")
+    ConfigError.unless(value is not None, f"{path}: the file is empty")
     return value
 
 
@@ -178,9 +174,8 @@ def validator(part: str = "") -> Draft202012Validator:
     """Return the validator of a study's file, or of a part of ``$defs``."""
     whole = schema()
     definitions = whole["$defs"] | _with_paths(whole["$defs"])
-    return Draft202012Validator(
-        ({"$ref": f"#/$defs/{part}"} if part else whole) | {"$defs": definitions}
-    )
+    rules = {"$ref": f"#/$defs/{part}"} if part else whole
+    return Draft202012Validator(rules | {"$defs": definitions})
 
 
 def _with_paths(definitions: dict[str, Any]) -> dict[str, Any]:
@@ -231,13 +226,12 @@ def violations(value: Any, validator: Draft202012Validator) -> Iterator[Violatio
     infinite = list(_infinite(value, ()))
     yield from infinite
     seen = {violation.path for violation in infinite}
-    errors = sorted(
-        (error for error in validator.iter_errors(value) if tuple(error.absolute_path) not in seen),
-        key=lambda error: (
-            error.validator != "additionalProperties",
-            [str(step) for step in error.absolute_path],
-        ),
-    )
+
+    def place(error: ValidationError) -> tuple[bool, list[str]]:
+        return error.validator != "additionalProperties", list(map(str, error.absolute_path))
+
+    others = (one for one in validator.iter_errors(value) if tuple(one.absolute_path) not in seen)
+    errors = sorted(others, key=place)
     guessed: set[str] = set()
     reported: set[str] = set()
     for error in errors:
@@ -316,8 +310,5 @@ def expected_value(rules: dict[str, Any]) -> str:
     bounds = " and ".join(f"{sign} {rules[key]}" for key, sign in _SIGNS.items() if key in rules)
     first, _, rest = allowed.partition(" or null")
     limits = [f"of at most {rules['maxLength']} characters"] if "maxLength" in rules else []
-    return " ".join(
-        part
-        for part in (first, bounds, *limits, "or null" + rest if "or null" in allowed else "")
-        if part
-    )
+    last = "or null" + rest if "or null" in allowed else ""
+    return " ".join(filter(None, (first, bounds, *limits, last)))

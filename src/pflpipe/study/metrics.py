@@ -22,12 +22,10 @@ from pflpipe.errors import ConfigError, Problems, located, nearest
 from pflpipe.learning.losses import ERRORS, Loss
 from pflpipe.learning.metrics import ACCURACY, BUILT_IN, Metric, worst_tenth
 
+WORST = "personal_own_worst_decile"
 _PLACES = {
     "personal_own": ("personal own", "own test, personal model"),
-    "personal_own_worst_decile": (
-        "personal worst decile",
-        "own test, personal model, worst tenth of clients",
-    ),
+    WORST: ("personal worst decile", "own test, personal model, worst tenth of clients"),
     "personal_common": ("personal common", "common test, personal model"),
     "global_own": ("global own", "own test, global model"),
     "global_common": ("global common", "common test, global model"),
@@ -75,8 +73,8 @@ def columns(metrics: Mapping[str, Metric]) -> dict[str, MetricColumn]:
             columns[scores] = MetricColumn(heading, words, metric, scores)
     worst_first = functools.partial(worst_tenth, sign=metrics[first].sign)
     tenth = dataclasses.replace(metrics[first], average=worst_first)
-    worst = MetricColumn(*_PLACES["personal_own_worst_decile"], tenth, "personal_own")
-    return columns | {"personal_own_worst_decile": worst}
+    worst = MetricColumn(*_PLACES[WORST], tenth, "personal_own")
+    return columns | {WORST: worst}
 
 
 def read(
@@ -126,15 +124,14 @@ def check_best_round(metric: str, cells: Iterable[Cell], file: str) -> None:
         ConfigError: a run without a guarantee does not measure this metric of all clients by round.
     """
     what = f"{file}: report: best_round"
-    if metric not in BY_ROUND:
-        raise ConfigError(f"{what}: the layout's metric", got=metric, expected=", ".join(BY_ROUND))
+    fits = metric in BY_ROUND
+    ConfigError.unless(fits, f"{what}: the layout's metric", metric, ", ".join(BY_ROUND))
     for training in (cell.training for cell in cells if cell.claim not in WITHOUT_DEPARTURES):
-        if not training.evaluate_every:
-            raise ConfigError(f"{what}: training.evaluate_every", got=0, expected="1")
-        is_partial = training.evaluate_clients > 0 or not training.evaluate_personal
-        if metric != "global_common" and is_partial:
-            do = "remove evaluate_clients and evaluate_personal"
-            raise ConfigError(f"{what}: {metric} of some clients only", do=do)
+        fits = training.evaluate_every > 0
+        ConfigError.unless(fits, f"{what}: training.evaluate_every", 0, "1")
+        is_whole = training.evaluate_clients == 0 and training.evaluate_personal
+        fits, own = metric == "global_common" or is_whole, f"{what}: {metric} of some clients only"
+        ConfigError.unless(fits, own, do="remove evaluate_clients and evaluate_personal")
 
 
 def files(document: Mapping[str, Any], folder: str | os.PathLike[str]) -> list[Path]:
@@ -157,15 +154,13 @@ def _load(reference: str, trial: tuple[np.ndarray, np.ndarray]) -> tuple[str, Me
     """
     file, name = user_files.file_of(reference), reference.rpartition(":")[2]
     metric, location = user_files.load(reference), f"metric {name} of {file}"
-    if not re.fullmatch("[a-z][a-z0-9_]*", name):
-        raise ConfigError(location, expected="a name of small letters, digits and _")
-    if not isinstance(metric, Metric):
-        do = f'write {name} = pflpipe.Metric("heading", function)'
-        raise ConfigError(location, got=type(metric).__name__, expected="a Metric", do=do)
-    of, average = (
-        functools.partial(_number, location, str(file.resolve()), function)
-        for function in (metric.of, metric.average)
-    )
+    is_name = re.fullmatch("[a-z][a-z0-9_]*", name) is not None
+    ConfigError.unless(is_name, location, expected="a name of small letters, digits and _")
+    do = f'write {name} = pflpipe.Metric("heading", function)'
+    is_metric = isinstance(metric, Metric)
+    ConfigError.unless(is_metric, location, type(metric).__name__, "a Metric", do)
+    number = functools.partial(_number, location, str(file.resolve()))
+    of, average = (functools.partial(number, given) for given in (metric.of, metric.average))
     # A single row has one class, for which some metrics are undefined or divide by zero.
     for rows in (3, 1):
         of(*(array[:rows] for array in trial))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -62,17 +63,14 @@ def plan_of(
         loader: the user's function that made its rows (``datasets.Header``).
     """
     everybody = 0 if sizes is None else len(sizes)
+    names = "rounds", "sample_rate", "groups", "local_epochs", "batch_size", "lr"
+    of_training: Any = {name: getattr(cell.training, name) for name in names}
     plan = make_plan(
         cell.privacy,
-        rounds=cell.training.rounds,
-        sample_rate=cell.training.sample_rate,
         clients=cell.partition.clients or everybody,
-        groups=cell.training.groups,
         departures=cell.departures,
         sizes=sizes,
-        local_epochs=cell.training.local_epochs,
-        batch_size=cell.training.batch_size,
-        lr=cell.training.lr,
+        **of_training,
     )
     # Only if needed: for a network of the user this runs the user's file.
     parameters = architectures.parameter_names(cell.model) if cell.plan_needs_model else ()
