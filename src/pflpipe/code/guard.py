@@ -17,9 +17,9 @@ from typing import Any
 
 from pflpipe.errors import ConfigError, PflpipeError, PrivacyError
 
+_Part = tuple[Callable[[], Any], Callable[[Any], object]]
+"""How a part of the state of this process is read, and how it is written."""
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE
-
-
 # Of torch: getters and setters, then attributes. The old interface of precision (matmul_precision,
 # allow_tf32) also changes the new one that follows, and a backend's precision that of its layers.
 _TORCH_VALUES = (
@@ -28,8 +28,6 @@ _TORCH_VALUES = (
     "deterministic_debug_mode",
     "num_threads",
 )
-
-
 _TORCH_FLAGS = (
     "backends.cuda.matmul.allow_tf32",
     "backends.cudnn.allow_tf32",
@@ -109,10 +107,10 @@ def switch(values: list[Any]) -> None:
 
 
 @functools.cache
-def _state(with_torch: bool) -> list[tuple[Callable[[], Any], Callable[[Any], object]]]:
+def _state(with_torch: bool) -> list[_Part]:
     """Return how each part of the state of this process is read and written."""
     bind = functools.partial
-    parts: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
+    parts: list[_Part] = [
         (os.getcwd, os.chdir),
         (lambda: list(warnings.filters), bind(setattr, warnings, "filters")),
         *((bind(signal.getsignal, number), bind(signal.signal, number)) for number in _SIGNALS),
@@ -121,10 +119,10 @@ def _state(with_torch: bool) -> list[tuple[Callable[[], Any], Callable[[Any], ob
 
 
 @functools.cache
-def _of_torch() -> list[tuple[Callable[[], Any], Callable[[Any], object]]]:
+def _of_torch() -> list[_Part]:
     """Return how each of torch's defaults and switches is read and written."""
     bind = functools.partial
-    parts: list[tuple[Callable[[], Any], Callable[[Any], object]]] = []
+    parts: list[_Part] = []
     torch = importlib.import_module("torch")
     for name in _TORCH_VALUES:
         parts.append((bind(_read, getattr(torch, f"get_{name}")), getattr(torch, f"set_{name}")))
@@ -136,11 +134,8 @@ def _of_torch() -> list[tuple[Callable[[], Any], Callable[[Any], object]]]:
     def put_device(device: Any) -> None:
         torch.set_default_device(None if device.type == "cpu" else device)
 
-    return [
-        *parts,
-        (torch.is_grad_enabled, torch.set_grad_enabled),
-        (torch.get_default_device, put_device),
-    ]
+    parts.append((torch.is_grad_enabled, torch.set_grad_enabled))
+    return [*parts, (torch.get_default_device, put_device)]
 
 
 def _read(getter: Callable[..., Any], *given: Any) -> Any:

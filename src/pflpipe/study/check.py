@@ -133,15 +133,13 @@ def _check_data(
         if header is not None and header.users and not wanted.clients:
             with problems.at(location):
                 check_delta(cell.privacy.delta, header.users - wanted.new_clients)
-    works = {
-        (c.method, c.source, c.model, canonical_json(c.hyperparameters)): c.hyperparameters
-        for c in study.cells
-    }
-    for (method, origin, model, _), hyperparameters in works.items():
-        if model in fitting:
-            with problems.at(location):
-                registry.check_model(method, model, hyperparameters, origin, widths[model])
-    tried = {(c.method, c.source): c for c in study.cells if c.source and c.model in fitting}
+    built = [cell for cell in study.cells if cell.model in fitting]
+    works = {(c.method, c.source, c.model, canonical_json(c.hyperparameters)): c for c in built}
+    for cell in works.values():
+        of_method = cell.method, cell.model, cell.hyperparameters, cell.source
+        with problems.at(location):
+            registry.check_model(*of_method, widths[cell.model])
+    tried = {(c.method, c.source): c for c in built if c.source}
     for cell in tried.values():
         from pflpipe.study import trial  # it imports torch, as the method's file does
 
