@@ -169,6 +169,7 @@ def test_a_certificate_is_verified_with_the_base_alone(base, tmp_path):
 
 @pytest.mark.parametrize("words", ["methods feddpa", "compare a b", "completion bash"])
 def test_a_command_that_needs_more_says_what_to_install(base, tmp_path, words):
+    (tmp_path / "config.yaml").write_text("studies: [a.yaml]\n")
     said = base("pflpipe", *words.split(), folder=tmp_path, code=2).stderr
     assert said.endswith("pip install 'pflpipe[all]'\n")
     assert len(said.splitlines()) == 1

@@ -263,7 +263,8 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
     folder = Folder(tmp_path / "project", 3, other=cancelled)
     folder.tell(slow, seconds=4)
     folder.tell(cancelled, seconds=4)
-    folder.tell(large, seconds=0.1, megabytes=2000)  # what train asks for at first
+    # What train asks for at first, for longer than SLURM takes to look at it.
+    folder.tell(large, seconds=1, megabytes=2000)
     command = Snakemake(cluster, folder)
 
     # A job's time runs out. Another is cancelled and its code edited, so that the next attempt is
