@@ -5,6 +5,8 @@ rule track_method:
         scores=f"{RESULTS}/scores/{{study}}/{{method}}.csv",
         runs=paths(RUN),
         plans=paths(PLAN),
+        # A row shows the epsilon of its method as published too.
+        published=paths(PLAN, published),
     output:
         f"{RESULTS}/tracking/{{study}}/{{method}}.done",
     log:
