@@ -107,7 +107,8 @@ os.environ.update(
         "PFLPIPE_FORKS": str(FORKS or ""),
         "PFLPIPE_PATH": SOURCES,
         "PFLPIPE_ROOT": str(ROOT),
-        **{**mlflow_export.ENVIRONMENT, **os.environ, "MLFLOW_TRACKING_URI": TRACKING},
+        **{name: os.environ.get(name, value) for name, value in mlflow_export.ENVIRONMENT.items()},
+        "MLFLOW_TRACKING_URI": TRACKING,
         **program.KEEP_MEMORY,
         **({checkout.COMMIT: checkout.commit(ROOT)} if MAIN else {}),
     }
