@@ -40,6 +40,7 @@ from pflpipe.pipeline.project import (
 from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
+from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import load_study
 from pflpipe.study.plans import CLASSES_FOUND, REFERENCE
 
@@ -563,6 +564,15 @@ SEARCH = {
         {"name": "dp_fedavg", "search": {"training.lr": [0.001, 0.5]}},
     ],
 }
+
+
+@pytest.mark.pipeline
+def test_the_export_of_a_method_waits_for_the_plan_of_its_published_version(project):
+    """Its row shows the epsilon of the published version too."""
+    write_study(project, methods=[{"name": "dp_fedsam"}])
+    (cell,) = load_study("tiny", project / "studies").cells
+    files = to_do(project, "results/tracking/tiny/dp_fedsam.done")
+    assert ("plan", f"results/plans/{as_published(cell).plan_id}.json") in files
 
 
 def chosen(folder: Path) -> dict:
