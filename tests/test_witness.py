@@ -24,7 +24,7 @@ from pflpipe.interface import training as api
 from pflpipe.learning import networks
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method, Upload
-from pflpipe.simulation import build, rounds, runs, witness
+from pflpipe.simulation import rounds, runs, witness
 from pflpipe.simulation.simulation import Recipe
 from pflpipe.trees import ClientState, Update
 from test_isolation import PRIVATE, SIZES, SUBJECT, uneven
@@ -359,8 +359,8 @@ def test_code_that_keeps_nothing_has_the_same_bits_with_a_witness_and_without(
     )
     witnessed = train(**given)
     assert asked == [0, 2]
-    make = build.Simulation
-    monkeypatch.setattr(build, "Simulation", lambda **fields: make(**fields | {"recipe": None}))
+    make = api.Simulation
+    monkeypatch.setattr(api, "Simulation", lambda **fields: make(**fields | {"recipe": None}))
     alone = train(**given)
     assert asked == [0, 2]
     assert trees.differing(*map(trees.fingerprints, (witnessed.params, alone.params))) == []
