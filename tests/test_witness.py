@@ -207,6 +207,17 @@ def test_a_network_that_fits_its_scale_to_the_first_batch_ends_the_run(by_class,
         train(model=network((5,), 3) if made else network)
 
 
+def test_nothing_is_found_any_more_when_a_refused_run_has_ended():
+    with pytest.raises(PrivacyError, match=REFUSED):
+        train(model=scaled(by_class=False))
+    assert witness._Process.kept_state
+    witness._Process.kept_state = False
+    process = witness._Process.latest
+    assert process is not None
+    process.thread.submit(bool).result()  # whatever was asked before has its answer now
+    assert not witness._Process.kept_state
+
+
 def keeping(where: str) -> Method:
     """A method whose clients send a little of what an earlier one computed."""
     kept: dict[str, Any] = {}

@@ -26,7 +26,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -86,6 +86,8 @@ class Witness:
             future.cancel()
         if kind is not None and not issubclass(kind, Exception):
             self._process.end()
+        # One that is under way may still find that objects keep values, which the next run asks.
+        wait(self._pending)
 
     @property
     def has_seen_clients(self) -> bool:
