@@ -96,7 +96,7 @@ def start(world):
     return begun, {name: value.numpy() for name, value in begun.params.items()}
 
 
-def golden(world, update):
+def assert_golden(world, update):
     """Hold the model of a run without noise against rounds by hand.
 
     Args:

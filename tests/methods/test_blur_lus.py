@@ -50,7 +50,7 @@ def test_golden_round(score):
         steps = numpy_mlp.steps(world, client, round, "train")
         return numpy_update(*numpy_mlp.rows(world, client), w, steps, score)
 
-    numpy_mlp.golden(world, update)
+    numpy_mlp.assert_golden(world, update)
 
 
 def first_update_norms(weight, clip_norm):

@@ -45,7 +45,7 @@ def test_golden_round(departures):
         steps = numpy_mlp.steps(world, client, round, "train")
         return largest(numpy_mlp.less(numpy_mlp.descend(w, steps, numpy_mlp.sharp(RHO), lr=LR), w))
 
-    numpy_mlp.golden(world, update)
+    numpy_mlp.assert_golden(world, update)
 
 
 def test_strict_uploads_are_sparse_and_carry_nothing_else_and_the_noise_is_dense():

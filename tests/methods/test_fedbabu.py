@@ -22,7 +22,7 @@ def test_golden_rounds():
         end = numpy_mlp.descend(w, steps, numpy_mlp.gradient, **words)
         return {key: end[key] - w[key] for key in BODY}
 
-    done, w = numpy_mlp.golden(world, update)
+    done, w = numpy_mlp.assert_golden(world, update)
     words = {"lr": 0.1, "momentum": 0.6, "decay": 0.05, "names": numpy_mlp.HEAD}
     steps = [numpy_mlp.steps(world, client, 2, "head") for client in range(4)]
     personal = [numpy_mlp.descend(w, one, numpy_mlp.gradient, **words) for one in steps]

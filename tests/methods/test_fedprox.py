@@ -20,7 +20,7 @@ def test_golden_round():
         steps = numpy_mlp.steps(world, client, round, "train")
         return numpy_mlp.less(numpy_mlp.descend(begin, steps, pulled, lr=LR), begin)
 
-    numpy_mlp.golden(world, update)
+    numpy_mlp.assert_golden(world, update)
 
 
 def test_the_more_weight_the_shorter_are_the_updates():

@@ -46,7 +46,7 @@ def test_golden_round(variant):
             w, at = less(w, meta, LR), at + len(y)
         return numpy_mlp.less(w, begin)
 
-    done, expected = numpy_mlp.golden(world, update)
+    done, expected = numpy_mlp.assert_golden(world, update)
     slopes = [numpy_mlp.gradient(expected, *numpy_mlp.rows(world, client)) for client in range(4)]
     personal = [less(expected, slope, ALPHA) for slope in slopes]
     numpy_mlp.assert_close(personal_models(world, done), personal)

@@ -32,7 +32,7 @@ def test_golden_round(detached):
         steps = numpy_mlp.steps(world, client, round, "train")
         return numpy_mlp.less(numpy_mlp.descend(begin, steps, pulled, lr=LR), begin)
 
-    numpy_mlp.golden(world, update)
+    numpy_mlp.assert_golden(world, update)
 
 
 def test_the_detached_penalty_still_counts_in_the_loss():

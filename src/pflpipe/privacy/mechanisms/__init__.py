@@ -7,8 +7,9 @@ from pflpipe.privacy.mechanisms.base import Mechanism
 from pflpipe.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from pflpipe.privacy.mechanisms.gaussian import Gaussian
 from pflpipe.privacy.mechanisms.laplace import Laplace
+from pflpipe.privacy.mechanisms.nothing import Nothing
 
-_ALL = (Mechanism(), Gaussian(), Laplace(), DiscreteGaussian())
+_ALL = (Nothing(), Gaussian(), Laplace(), DiscreteGaussian())
 _BY_NAME = {one.name: one for one in _ALL}
 
 

@@ -10,6 +10,7 @@ SciPy and dp_accounting are imported inside functions, because each import takes
 
 from __future__ import annotations
 
+import abc
 import functools
 import math
 from collections.abc import Sequence
@@ -42,8 +43,8 @@ class Releases:
         return Releases(self.multiplier / size, 1.0, self.rounds)
 
 
-class Mechanism:
-    """No mechanism, and what all of them have unless they say otherwise.
+class Mechanism(abc.ABC):
+    """A kind of noise, and what all of them have unless they say otherwise.
 
     Attributes:
         name: in a study.
@@ -56,7 +57,7 @@ class Mechanism:
         scaled: whether it has a curve in units of a public scale.
     """
 
-    name: ClassVar[str] = "none"
+    name: ClassVar[str]
     norm: ClassVar[int] = 2
     variance: ClassVar[float] = 1.0
     kurtosis: ClassVar[float] = 3.0
@@ -67,9 +68,9 @@ class Mechanism:
 
     # ---------------------------------------------------------------- noise
 
+    @abc.abstractmethod
     def draw(self, generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
         """Return standard noise, float64 ``[*shape]``."""
-        raise NotImplementedError
 
     def spread(self, wanted: float) -> float:
         """Return the size of the noise on a released sum where ``wanted`` is asked for."""
@@ -80,27 +81,27 @@ class Mechanism:
         real numbers."""
         return 0.0
 
+    @abc.abstractmethod
     def law(self, scale: float) -> Any:
         """Return SciPy's distribution of the noise."""
-        raise NotImplementedError
 
     def log_ratio(self, seen: Any, unit: Any, multiplier: float) -> Any:
         """Return log p(seen | moved by ``unit``) / p(seen) of each number, of NumPy or torch: that
         of normal noise, as which rounding counts where there is no other."""
         return (seen - unit / 2) * unit / multiplier**2
 
+    @abc.abstractmethod
     def energy(self, units: np.ndarray) -> tuple[float, float, Any, float]:
         """Return the energy of noise ``[n, p]`` of mean 0 in units of the claimed one, its number
         of terms, the law of their sum in a correct mechanism, and the power of the energy that is
         the size of the noise."""
-        raise NotImplementedError
 
     # ---------------------------------------------------------------- privacy curve
 
+    @abc.abstractmethod
     def epsilon(self, of: Sequence[Releases], delta: float) -> float:
         """Return epsilon at delta of all releases together as if nothing were sampled; infinite if
         no curve reaches this delta."""
-        raise NotImplementedError
 
     def closed(self, of: Releases) -> bool:
         """Return whether ``epsilon`` is the whole curve, so that nothing is counted."""
@@ -118,14 +119,14 @@ class Mechanism:
         """Return mu if the releases are mu-GDP, else None."""
         return None
 
+    @abc.abstractmethod
     def event(self, multiplier: float) -> Any:
         """Return dp_accounting's event of one release without sampling."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def width(self, multiplier: float, rounds: int) -> float:
         """Return the privacy loss that rounds without sampling exceed with a probability of about
         1e-12."""
-        raise NotImplementedError
 
     def has_curve(self, of: Releases) -> bool:
         """Return whether there is enough noise for a PLD."""
