@@ -50,8 +50,6 @@ NETWORKS = MappingProxyType(
     }
 )
 """Name -> a network of every kind, and the shape of an example."""
-COMPARED = ("dp_fedavg", "feddpa", "fedrep", "fedpac", "per_fedavg")
-"""Methods that between them call everything of a task that calls a network."""
 PIXELS = {"cnn_femnist": 36, "cnn_svhn": 36, "cnn_cifar": 4, "cnn_centaur": 1}
 """Network with convolutions -> pixels of 16 x 16 that are left before its linear layers."""
 
@@ -180,18 +178,10 @@ def messages(world):
 
 
 def assert_trains(method, network, hyperparameters=None, **training):
-    """Train in a loop, and under vmap with the same messages.
-
-    That both agree follows from the method and from the network. So they are compared for every
-    method on its usual network, and for every network by COMPARED; other pairs train on the
-    backend that ``auto`` chooses for the network in its full size.
-    """
-    tried = [*backends(network)]
-    if network != usual(method) and method not in COMPARED:
-        convolves = NETWORKS[network][0].name in {*PIXELS, *architectures.RESNETS}
-        tried = tried[:1] if convolves else tried[-1:]
+    """Train in a loop, and under vmap with the same messages."""
     first, *others = (
-        messages(few(method, network, backend, hyperparameters, **training)) for backend in tried
+        messages(few(method, network, backend, hyperparameters, **training))
+        for backend in backends(network)
     )
     for other in others:
         assert_equal(other, first, 1e-9)
