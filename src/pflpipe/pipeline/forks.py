@@ -36,9 +36,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PRELOADED = (
-    *("pflpipe.simulation.scores", "pflpipe.study.plans"),
-    *("dp_accounting.pld.privacy_loss_distribution", "pflpipe.auditing.cases", "scipy.stats"),
-    *("pflpipe.report.tables", "pflpipe.report.figures.kinds", "matplotlib.figure"),
+    "pflpipe.simulation.scores",
+    "pflpipe.study.plans",
+    "dp_accounting.pld.privacy_loss_distribution",
+    "pflpipe.auditing.cases",
+    "scipy.stats",
+    "pflpipe.report.tables",
+    "pflpipe.report.figures.kinds",
+    "matplotlib.figure",
 )
 """What most scripts import, what is needed first in front."""
 

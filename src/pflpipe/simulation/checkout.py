@@ -12,8 +12,13 @@ from pathlib import Path
 COMMIT = "PFLPIPE_COMMIT"
 """Environment variable: the ``commit`` of the code that the workflow's scripts run."""
 CODE = (
-    *("src", "workflow", "Snakefile", "studies"),
-    *("config.yaml", "pyproject.toml", "requirements.lock"),
+    "src",
+    "workflow",
+    "Snakefile",
+    "studies",
+    "config.yaml",
+    "pyproject.toml",
+    "requirements.lock",
 )
 """Files and folders that results depend on. ``commit`` returns the last commit that changed one of
 them, so committing documents does not change it."""
