@@ -107,7 +107,10 @@ os.environ.update(
         "PFLPIPE_FORKS": str(FORKS or ""),
         "PFLPIPE_PATH": SOURCES,
         "PFLPIPE_ROOT": str(ROOT),
-        **{name: os.environ.get(name, value) for name, value in mlflow_export.ENVIRONMENT.items()},
+        **{
+            name: os.environ.get(name, value)
+            for name, value in mlflow_export.ENVIRONMENT.items()
+        },
         "MLFLOW_TRACKING_URI": TRACKING,
         **program.KEEP_MEMORY,
         **({checkout.COMMIT: checkout.commit(ROOT)} if MAIN else {}),
