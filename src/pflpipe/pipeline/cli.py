@@ -72,11 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     methods = add(_methods, listed, config=False)
     methods.add_argument("name", nargs="*", help="print its card: formulas, claims, citation")
     add(_studies, "list the studies by purpose, with runs and estimated training time")
-    plan = add(_plan, "forecast a study's noise, cost and accuracy; start no job")
-    _add_study(plan)
-    of = "accuracy in percent, measured on public rows, of "
-    plan.add_argument("--alone", type=float, help=f"{of}clients who learn alone")
-    plan.add_argument("--without-privacy", type=float, help=f"{of}the methods without noise")
+    _add_study(add(_plan, "forecast a study's noise and cost; start no job"))
     cost = add(_cost, "estimate a study's CPU time and disk; start no job")
     _add_study(cost)
     ways = "for each way to submit it to SLURM"
@@ -233,8 +229,8 @@ def _studies(arguments: argparse.Namespace) -> Iterable[str]:
 def _plan(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.study import forecast
 
-    given = arguments.study, arguments.alone, arguments.without_privacy
-    return list(forecast.lines(forecast.forecast(*given, settings=arguments.settings)))
+    found = forecast.forecast(arguments.study, settings=arguments.settings)
+    return list(forecast.lines(found))
 
 
 def _cost(arguments: argparse.Namespace) -> list[str]:
