@@ -1,0 +1,321 @@
+"""The contract of the rows of a data set: whose row is it, what is in it, on which side is it.
+
+It is computed once, from users, features, labels and sides, whatever the source. What would make a
+privacy claim false, such as one person as two clients, is an error. What would make an accuracy
+false, such as a feature that is the label, is a warning. All of it is a diagnostic of the rows, and
+no epsilon covers it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from pflpipe.errors import DataError
+
+EXACT, MERGE = "exact", "merge"
+NOBODY = ("", "#n/a", "-", "-1", "?", "<na>", "n/a", "na", "nan", "nat", "none", "null", "unknown")
+"""What files have in place of the id of a person, in small letters."""
+_ROWS, _OTHERS, _PEOPLE = 20, 5, 10
+"""Fewest rows, rows without the commonest value, and people, with which a relation that holds for
+all of them is hardly chance."""
+_COPIES = 0.02
+"""Part of the test rows that may be copies, as some are in the best known sets of images."""
+_WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
+_OF_ROWS = re.compile(r"(^|[ _.-])(id|idx|index|key|no|nr|row|uuid)$", re.IGNORECASE)
+"""End of the name of a column that numbers rows or people."""
+_SHOWN = 5
+_OF_PROGRAMS = (DeprecationWarning, FutureWarning, ImportWarning, PendingDeprecationWarning)
+
+Side = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Examples ``[N, ...]``, labels ``[N]`` or ``[N, K]``, and the user of each row ``[N]`` or None."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The features of all rows of a source, in its order.
+
+    Attributes:
+        values: name -> numbers ``[N]`` before they are scaled, or the number of a word.
+        labels, users: as in ``Side``.
+    """
+
+    values: Mapping[str, np.ndarray]
+    labels: np.ndarray
+    users: np.ndarray | None
+
+
+class RowsWarning(UserWarning):
+    """Something in a source that makes an accuracy false."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What is known of the rows.
+
+    Attributes:
+        lines: facts, each in one line.
+        warnings: what would make an accuracy false, each a sentence without its end.
+    """
+
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@contextmanager
+def collected() -> Iterator[list[str]]:
+    """Yield a list that has, after the block, the texts of its warnings: of ``RowsWarning`` and of
+    libraries, which otherwise only a log would have."""
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for category in _OF_PROGRAMS:
+            warnings.simplefilter("ignore", category)
+        yield found
+    found += dict.fromkeys(" ".join(str(item.message).split()) for item in caught)
+
+
+def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarray]:
+    """Return the user of each row, of all sides.
+
+    Args:
+        users: name of an array -> integers or text ``[N]``.
+        ids: ``exact``: each id as it is written is a person; ``merge``: ids that differ only in
+            blanks, case, composition of letters or the point of a whole number are one person;
+            empty: such ids are refused.
+
+    Raises:
+        DataError: an id that is nobody's, or several that could be one person's.
+    """
+    DataError.unless(ids in ("", EXACT, MERGE), "ids", ids, f"{EXACT} or {MERGE}")
+    if ids == EXACT:
+        return dict(users)
+    spelled: dict[str, set[str]] = defaultdict(set)
+    merged = dict(users)
+    for key, names in users.items():
+        distinct, row_of = np.unique(names, return_inverse=True)
+        of_text = distinct.dtype.kind == "U"
+        forms = [_form(name) if of_text else str(name) for name in distinct.tolist()]
+        # pandas.factorize gives -1, a cast of NaN the smallest integer.
+        least = str(np.iinfo(names.dtype).min) if names.dtype.kind == "i" else ""
+        unknown = np.array([form in (*NOBODY, least) for form in forms], bool)[row_of]
+        # Rows of several unknown people would be protected as those of one.
+        if unknown.any():
+            row = int(np.argmax(unknown))
+            got = f"{names[row].item()!r} in {unknown.sum()} rows, the first {row}"
+            do = (
+                "leave out the rows whose user is not known, or, if this is the id of a person, "
+                f"write ids: {EXACT} in the block of config.yaml"
+            )
+            raise DataError(key, got=got, expected="the id of a user in every row", do=do)
+        for form, name in zip(forms, distinct.tolist(), strict=True):
+            spelled[form].add(str(name))
+        if of_text and ids == MERGE:
+            merged[key] = np.array(forms)[row_of]
+    several = [sorted(names) for names in spelled.values() if len(names) > 1]
+    if several and not ids:
+        shown = ", ".join(" and ".join(map(ascii, names[:_SHOWN])) for names in several[:_SHOWN])
+        do = (
+            f"write ids: {MERGE} if each of them is one person, or ids: {EXACT} if they are "
+            "several, in the block of config.yaml; in arrays write each person in one way"
+        )
+        got, expected = f"{len(several)} in several spellings: {shown}", "one for each person"
+        raise DataError("ids of users", got=got, expected=expected, do=do)
+    return merged
+
+
+def _form(name: str) -> str:
+    """Return an id without what a program or a hand changes by accident."""
+    plain = unicodedata.normalize("NFKC", name)
+    # Cf: blanks of no width, marks of direction, soft hyphens.
+    plain = "".join(sign for sign in plain if unicodedata.category(sign) != "Cf")
+    plain = " ".join(plain.split()).casefold()
+    whole = _WHOLE.fullmatch(plain)
+    return whole[1] if whole else plain
+
+
+def of_rows(train: Side, test: Side, columns: Columns | None = None) -> Contract:
+    """Return the contract of rows whose users are known.
+
+    Args:
+        train, test: the two sides.
+        columns: the features of all rows as the source has them. None: float features ``[N, D]``,
+            named by their places.
+    """
+    lines: list[str] = []
+    warned: list[str] = []
+    columns = columns or _columns(train, test)
+    _check_people(train[2], test[2], lines, warned)
+    _check_columns(columns, lines, warned)
+    _check_sides(train, test, columns, lines, warned)
+    return Contract(tuple(lines), tuple(warned))
+
+
+def _columns(train: Side, test: Side) -> Columns:
+    are_features = train[0].ndim == 2 and train[0].dtype.kind == "f"
+    width = range(train[0].shape[1] if are_features else 0)
+    named = {f"feature {i}": np.concatenate([train[0][:, i], test[0][:, i]]) for i in width}
+    return Columns(named, np.concatenate([train[1], test[1]]), _joined(train[2], test[2]))
+
+
+def _joined(train: np.ndarray | None, test: np.ndarray | None) -> np.ndarray | None:
+    return None if train is None or test is None else np.concatenate([train, test])
+
+
+def _check_people(
+    train: np.ndarray | None, test: np.ndarray | None, lines: list[str], warned: list[str]
+) -> None:
+    if train is None or test is None:
+        return
+    both = len(np.intersect1d(train, test))
+    only, untrained = len(np.unique(train)) - both, len(np.unique(test)) - both
+    lines.append(
+        f"people: {both + only + untrained:,}; {both:,} with training and test rows, {only:,} "
+        f"with training rows only, {untrained:,} with test rows only"
+    )
+    if untrained:
+        warned.append(f"{untrained:,} people have test rows only: no model is trained on them")
+
+
+def _check_columns(columns: Columns, lines: list[str], warned: list[str]) -> None:
+    """Find columns that say the label, the person or the row, are constant or are rounded."""
+    found: dict[str, list[str]] = {kind: [] for kind in _WARNINGS | _LINES}
+    labels = columns.labels.reshape(len(columns.labels), -1).T
+    for name, values in columns.values.items():
+        distinct, codes = np.unique(values, return_inverse=True)
+        is_whole, names_ids = bool((distinct % 1 == 0).all()), bool(_OF_ROWS.search(name))
+        if is_whole and (distinct.astype(np.float32) != distinct).any():
+            found["rounded"].append(name)
+        if len(distinct) == 1:
+            found["constant"].append(name)
+        elif any(_tells(codes, numbers, columns.users) for numbers in labels):
+            found["label"].append(name)
+        elif is_whole and _is_person(codes, columns.users, names_ids):
+            found["person"].append(name)
+        elif is_whole and len(distinct) == len(values) >= _ROWS:
+            steps = np.diff(values)
+            in_order = bool((steps > 0).all() or (steps < 0).all())
+            numbers_rows = in_order or names_ids or np.ptp(values) + 1 == len(values)
+            found["row" if numbers_rows else "unique"].append(name)
+    for kind, names in found.items():
+        if names:
+            told, text = (lines, _LINES) if kind in _LINES else (warned, _WARNINGS)
+            more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+            told.append(text[kind].format(", ".join([*names[:_SHOWN], *more])))
+
+
+_WARNINGS = {
+    "label": "the label follows from {} alone: leave out what is not known before it",
+    "person": "each person has a value of {} of its own: leave out ids",
+    "row": "every row has another whole number in {}: leave out ids and numbers of rows",
+    "rounded": "float32 rounds whole numbers of {}: write ranges, or subtract a constant",
+}
+_LINES = {"constant": "constant: {}", "unique": "another whole number in every row: {}"}
+
+
+def _tells(values: np.ndarray, labels: np.ndarray, users: np.ndarray | None) -> bool:
+    """Return whether the labels follow from a column alone, or it from them.
+
+    The number of rows excludes chance; of labels that no person has two of, that of people.
+    """
+    labels = np.unique(labels, return_inverse=True)[1]
+    if users is not None and len(_pairs(users, labels)) == len(np.unique(users)):
+        first = np.unique(users, return_index=True)[1]
+        values, labels = values[first], labels[first]
+    count = len(labels)
+    sizes = [np.unique(numbers, return_counts=True)[1] for numbers in (values, labels)]
+    if count < _ROWS or any(count - size.max() < _OTHERS for size in sizes):
+        return False
+    few = [4 * len(size) <= count for size in sizes]
+    # What holds for all rows holds for a part of them, and few columns pass this.
+    for step in (max(1, count // 500), 1):
+        one, other = values[::step], labels[::step]
+        if not (_follows(one, other, *few) or _follows(other, one, *few[::-1])):
+            return False
+    return True
+
+
+def _follows(given: np.ndarray, told: np.ndarray, few_given: bool, few_told: bool) -> bool:
+    """Return whether each number given tells one number, and not only because no other row has it:
+    there are few, or the numbers told ascend or descend, or change as seldom as they can."""
+    order = np.lexsort((told, given))
+    steps, told_steps = np.diff(given[order]), np.diff(told[order])
+    if (told_steps[steps == 0] != 0).any():
+        return False
+    is_monotone = (told_steps >= 0).all() or (told_steps <= 0).all()
+    changes_seldom = np.count_nonzero(told_steps) + 1 == len(np.unique(told))
+    return bool(few_given or is_monotone or (few_told and changes_seldom))
+
+
+def _pairs(users: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """Return the distinct pairs, each as one number."""
+    codes = np.unique(users, return_inverse=True)[1]
+    return np.unique(codes * (int(numbers.max(initial=0)) + 1) + numbers)
+
+
+def _is_person(values: np.ndarray, users: np.ndarray | None, names_ids: bool) -> bool:
+    """Return whether a column has one number for each person; of few people it may be chance."""
+    if users is None:
+        return False
+    count = len(np.unique(users))
+    fits = count == len(np.unique(values)) == len(_pairs(users, values)) < len(users)
+    return fits and (names_ids or count >= _PEOPLE)
+
+
+def _check_sides(
+    train: Side, test: Side, columns: Columns, lines: list[str], warned: list[str]
+) -> None:
+    """Find test rows that are training rows of the same person, and people with the same rows."""
+    keys = np.concatenate([_keys(*side[:2]) for side in (train, test)])
+    users = _joined(train[2], test[2])
+    people = np.zeros(len(keys), np.int64)
+    if users is not None:
+        people = np.unique(users, return_inverse=True)[1]
+    trained, tested = np.split(keys ^ people, [len(train[1])])
+    copies = int(np.isin(tested, trained).sum())
+    whose = "" if users is None else " of their person"
+    lines.append(f"{copies:,} of {len(tested):,} test rows are copies of training rows{whose}")
+    if len(trained) == len(tested) and (np.sort(trained) == np.sort(tested)).all():
+        warned.append("the test rows are the training rows: no accuracy is one of new rows")
+    elif copies > max(_COPIES * len(tested), 2 * _by_chance(train, test, columns)):
+        warned.append(f"{lines[-1]}: leave out copies")
+    same: dict[bytes, list[str]] = defaultdict(list)
+    order = np.lexsort((keys, people))
+    for rows in np.split(order, np.cumsum(np.bincount(people))[:-1]):
+        if users is not None and len(np.unique(keys[rows])) >= _OTHERS:
+            same[keys[rows].tobytes()].append(str(users[rows[0]]))
+    if twins := [" and ".join(names[:_SHOWN]) for names in same.values() if len(names) > 1]:
+        shown = ", ".join(twins[:_SHOWN])
+        warned.append(f"people with exactly the same rows may be one person: {shown}")
+
+
+def _keys(examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return a number for each row, which only equal rows share."""
+    pairs = zip(np.ascontiguousarray(examples), np.ascontiguousarray(labels), strict=True)
+    return np.fromiter((hash((x.tobytes(), y.tobytes())) for x, y in pairs), np.int64, len(labels))
+
+
+def _by_chance(train: Side, test: Side, columns: Columns) -> float:
+    """Return how many test rows would be copies if the columns of a person's rows were independent;
+    no float is a copy by chance, and texts repeat as people do."""
+    count, share = len(columns.labels), len(test[1]) / (len(train[1]) + len(test[1]))
+    if not columns.values:
+        return math.inf if train[0].ndim == 2 else 0
+    numbers = [*columns.values.values(), *columns.labels.reshape(count, -1).T]
+    codes = [np.unique(values, return_inverse=True)[1] for values in numbers]
+    people = np.zeros(count) if columns.users is None else columns.users
+    order = np.argsort(np.unique(people, return_inverse=True)[1], kind="stable")
+    total = 1.0
+    for rows in np.split(order, np.cumsum(np.unique(people, return_counts=True)[1])[:-1]):
+        sizes = (np.unique(values[rows], return_counts=True)[1] for values in codes)
+        alike = math.prod(float(((size / len(rows)) ** 2).sum()) for size in sizes)
+        total += len(rows) ** 2 * share * (1 - share) * alike
+    return total
