@@ -1,8 +1,8 @@
 """Strict reading of YAML documents, and schema errors as one line each with file, location and the
 nearest known key.
 
-PyYAML keeps the last of two equal keys and reads ``1e-3`` as text. Here the first is an error and
-the second a number.
+PyYAML keeps the last of two equal keys, reads ``1e-3`` as text, and ``010`` and ``1:30`` as 8 and
+90. Here the second is a number and the others are errors.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ _LARGEST = 1e300
 _MOST = 100_000
 _MOST_LISTED = 30
 """Keys that a message lists; the paths of all options would fill the screen."""
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_OLD = re.compile(r"^[-+]?0[0-9]|:")
+"""In a number of YAML 1.1: the beginning of an octal one, or the sign of one of base 60."""
 CASES = "cases"
 """An axis whose values are mappings over several blocks."""
 MAY_BE_CHOSEN = ("model", "training", "server", "privacy.clip_norm")
@@ -66,6 +69,9 @@ class _StrictLoader(Composer, CParser, SafeConstructor, Resolver):  # type: igno
         tag = getattr(event, "tag", None)
         _refuse(tag is not None, f"a tag, {tag!r}; remove it", event)
         node: yaml.Node | None = super().compose_node(parent, index)
+        if isinstance(node, yaml.ScalarNode) and node.tag in _NUMBERS and _OLD.search(node.value):
+            read = f"{node.value}, which YAML reads as {self.construct_object(node)}"
+            _refuse(True, f"{read}; write a decimal number, or quote it as text", node)
         self._depth -= 1
         return node
 
