@@ -379,6 +379,37 @@ def test_rows_of_declared_users_are_not_dealt_without_a_word(is_made, people, ra
         assert ": ok" in ran("validate").out
 
 
+@pytest.mark.parametrize(
+    ("changes", "loss", "words"),
+    [
+        ({"target": "x"}, None, "cross_entropy: labels; got '1 real numbers each'.*: squared_err"),
+        (
+            {"label": "y", "classes": 2},
+            "squared_error",
+            "'2 classes'.*training.loss: cross_entropy",
+        ),
+        (
+            {"label": "y", "classes": ["a", "b", "c"]},
+            "binary",
+            "got '3 classes'; expected 2 classes",
+        ),
+    ],
+)
+def test_a_loss_that_does_not_fit_the_labels_of_a_block_is_refused_before_a_job(
+    changes, loss, words, people, ran
+):
+    block = {"file": "rows.csv", "user": "person"} | changes
+    config = {"studies": ["mine"], "datasets": {"patients": block}}
+    malformed.write(people / "config.yaml", config)
+    (people / "studies").mkdir()
+    study = malformed.STUDY | {"dataset": "patients", "partition": {"kind": "natural"}}
+    study["training"] = study["training"] | ({"loss": loss} if loss else {})
+    malformed.write(people / "studies/mine.yaml", study)
+    error = ran("validate", code=2).err
+    assert error.count("\n") == 1
+    assert re.search(f"training.loss .*{words}", error)
+
+
 @pytest.mark.parametrize("dataset", ["wisdm", "femnist", "spi"])
 def test_nor_are_those_of_the_people_in_a_named_data_set(dataset, project, ran):
     malformed.put("dataset", dataset)(project)

@@ -47,6 +47,16 @@ def has_users(block: Mapping[str, Any]) -> bool:
     return kind(block) not in TABLES or "user" in block
 
 
+def labels(block: Mapping[str, Any]) -> tuple[int, bool] | None:
+    """Return how many classes a block declares, or numbers to predict, and which of both; None
+    where only the rows or a vocabulary tell."""
+    if "target" in block:
+        return 1, True
+    classes = block.get("classes")
+    count = len(classes) if isinstance(classes, list) else classes
+    return None if count is None else (count, False)
+
+
 def paths(block: Mapping[str, Any]) -> list[Path]:
     """Return the files that a block names, or its folder."""
     return [Path(block[key]) for key in ("file", "folder", "test") if key in block]

@@ -125,7 +125,8 @@ def outputs(name: str, width: int, numbers: bool) -> int:
         wanted = "real numbers" if loss.numbers else "2 classes" if loss.one_logit else "classes"
         got = f"{width} real numbers each" if numbers else f"{width} classes"
         kind = "floats" if loss.numbers else "integers"
-        do = f"choose another loss (docs/tasks.md), or store labels as {kind}"
+        fitting = "squared_error" if numbers else "cross_entropy"
+        do = f"write training.loss: {fitting} (docs/tasks.md), or store labels as {kind}"
         raise ConfigError(f"training.loss {name}: labels", got=got, expected=wanted, do=do)
     if name not in BUILT_IN:
         _try(loss, name, width)

@@ -112,6 +112,9 @@ def _check_data(
         if header is None and isinstance(source, dict):  # known when the data are made
             with problems.at(location):
                 partition.check_users(wanted, blocks.has_users(source))
+            if declared := blocks.labels(source):
+                with problems.at(location):
+                    losses.outputs(training.loss, *declared)
         if header is not None:
             with problems.at(location):
                 classes = 0 if header.numbers else header.classes
