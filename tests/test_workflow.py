@@ -513,6 +513,24 @@ def test_a_large_data_file_that_only_looks_newer_is_not_prepared_again(tmp_path)
 
 
 @pytest.mark.pipeline
+def test_results_that_are_only_touched_after_their_data_changed_are_not_taken_for_new(tmp_path):
+    write_project(tmp_path)
+    malformed.arrays(tmp_path)
+    malformed.put("datasets", {"mine": "mine.npz"}, "config.yaml")(tmp_path)
+    write_study(tmp_path, dataset="mine")
+    snakemake(tmp_path, "data/mine.npz")
+    first = (tmp_path / "mine.npz").read_bytes()
+    malformed.arrays(tmp_path, train_labels=np.arange(60)[::-1] % 3)
+    snakemake(tmp_path, "--touch", "data/mine.npz")
+    refused = snakemake(tmp_path, "data/mine.npz", code=2).stderr
+    words = "datasets.mine: data/mine.npz was made of another file; got 'mine.npz'; write the old"
+    assert words in refused
+    (tmp_path / "mine.npz").write_bytes(first)
+    snakemake(tmp_path, "--touch", "data/mine.npz")
+    assert to_do(tmp_path, "data/mine.npz") == set()
+
+
+@pytest.mark.pipeline
 def test_the_command_finds_in_mlflow_what_the_workflow_put_there(finished):
     program = "from pflpipe.pipeline.cli import main; main()"
     paths = environment(PYTHONPATH=str(finished / "src"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -10,12 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from pflpipe.code import meaning
 from pflpipe.data import blocks, datasets, texts
 from pflpipe.data.blocks import Part, Source
 from pflpipe.data.datasets import Header
 from pflpipe.errors import DataError
 from pflpipe.facts.datasets import DATASETS
-from pflpipe.files import canonical_json
+from pflpipe.files import canonical_json, write_text
+
+
+NOTE = ".source"
+"""Ending of the file beside the data that says of which files they were made."""
 
 
 def text(source: Source) -> str:
@@ -34,6 +40,42 @@ def files(source: Source) -> tuple[list[Path], list[Path]]:
         return blocks.files(source), []
     file = datasets.source_file(source)
     return ([], [file]) if file != source else ([file], [])
+
+
+def check_made(source: Source, made: Path) -> None:
+    """Raise DataError if a file of a source has changed since the data were made of it, and looks
+    older than they: ``snakemake --touch`` makes them younger without reading it."""
+    note, listed = made.with_suffix(NOTE), _all_files(source)
+    if not (made.is_file() and note.is_file()):
+        return
+    seen, _, read = note.read_text(encoding="utf-8").partition("\n")
+    times = [file.stat().st_mtime_ns for file in listed]
+    if max(times, default=0) > made.stat().st_mtime_ns or _seen(source) == seen:
+        return  # Snakemake makes them again; or nothing has happened
+    do = f"write the old file back; or remove {made}, and the same command makes it again"
+    what, got = f"{made} was made of another file", ", ".join(map(str, listed))
+    DataError.unless(_digest(source) == read.strip(), what, got, do=do)
+
+
+def _all_files(source: Source) -> list[Path]:
+    return [file for part in files(source) for file in part if file.exists()]
+
+
+def _seen(source: Source) -> str:
+    """Return sizes and times of the files of a source, which tell most often that none changed."""
+    found = [file.stat() for file in _all_files(source)]
+    return " ".join(f"{one.st_size} {one.st_mtime_ns}" for one in found)
+
+
+def _digest(source: Source) -> str:
+    """Return the SHA-256 of the files of a source; folders of pictures are not read."""
+    total, (contents, programs) = hashlib.sha256(), files(source)
+    for file in filter(Path.is_file, contents):
+        with file.open("rb") as opened:
+            total.update(hashlib.file_digest(opened, "sha256").digest())
+    for file in programs:
+        total.update(meaning.sha256(file).encode())
+    return total.hexdigest()
 
 
 def describe(
@@ -58,13 +100,19 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
     Raises:
         DataError: see ``datasets.prepare``; or the block does not fit what it names.
     """
+    # Before they are read: what changes while they are is noticed by the next run.
+    state = None if source is None else f"{_seen(source)}\n{_digest(source)}\n"
     if not isinstance(source, dict):
-        return datasets.prepare(dataset, source, downloads, target)
-    _check(dataset, source)
-    raw, note = _arrays(source)
-    made = datasets.arrays_from(raw, str(blocks.paths(source)[0]), dataset)
-    made = dataclasses.replace(made, unit=source.get("unit", made.unit))
-    return f"{datasets.write(dataset, made, target)}; {note}"
+        line = datasets.prepare(dataset, source, downloads, target)
+    else:
+        _check(dataset, source)
+        raw, note = _arrays(source)
+        made = datasets.arrays_from(raw, str(blocks.paths(source)[0]), dataset)
+        made = dataclasses.replace(made, unit=source.get("unit", made.unit))
+        line = f"{datasets.write(dataset, made, target)}; {note}"
+    if state is not None:
+        write_text(target.with_suffix(NOTE), state)
+    return line
 
 
 def _check(dataset: str, block: Mapping[str, Any]) -> None:

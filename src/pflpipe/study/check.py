@@ -84,7 +84,9 @@ def _header(settings: Config, dataset: str) -> datasets.Header | None:
         is_other = made.resolve() not in [file.resolve() for file in sources.files(source)[0]]
         what = f"{source} is the file that pflpipe writes"
         DataError.unless(is_other, what, do="keep yours in another folder")
-        return sources.describe(dataset, source, made)
+        header = sources.describe(dataset, source, made)
+        sources.check_made(source, made)
+        return header
 
 
 def _check_data(
