@@ -19,7 +19,6 @@ from pflpipe.errors import DataError
 from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import canonical_json, write_text
 
-
 NOTE = ".source"
 """Ending of the file beside the data that says of which files they were made."""
 
