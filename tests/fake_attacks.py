@@ -52,13 +52,9 @@ def _membership(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {"member": member, "calibration": np.zeros(60, bool), **scores}
 
 
-def _canaries(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {"x": rng.normal(_strength(cell), 1, 60), "coordinates": np.array(1000)}
-
-
 def _one_run(cell: Cell, rng: np.random.Generator) -> dict[str, np.ndarray]:
     heads = rng.random(500) < 0.5
     return {"heads": heads, "scores": rng.normal(size=500) + _strength(cell) * heads}
 
 
-_FOUND = {"membership": _membership, "canaries": _canaries, "one_run": _one_run}
+_FOUND = {"membership": _membership, "one_run": _one_run}

@@ -75,14 +75,14 @@ def test_a_derived_key_is_another_key_and_as_long():
     key = registry.key(CELL)
     found = {
         key,
-        *(derived_key(key, *name) for name in [("canaries",), ("members",), ("members", 1)]),
+        *(derived_key(key, *name) for name in [("one_run",), ("members",), ("members", 1)]),
     }
     assert len(found) == 4
     assert {len(one) for one in found} == {64}
     assert (
-        derived_key(key, "canaries")
-        == derived_key(key, "canaries")
-        != derived_key(key[::-1], "canaries")
+        derived_key(key, "one_run")
+        == derived_key(key, "one_run")
+        != derived_key(key[::-1], "one_run")
     )
     raw = [release_rng(one, "noise", 0).bit_generator.random_raw(1000) for one in found]
     assert not any(np.isin(one, other).any() for one, other in itertools.combinations(raw, 2))

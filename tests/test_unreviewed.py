@@ -384,7 +384,7 @@ def test_an_attacked_run_of_it_is_held_against_what_its_plan_allows(study, resul
 
 
 def test_tables_and_figures_of_attacks_have_the_word_with_its_name(study, results):
-    labels = [one.setting.label for one in attacked("canaries", study, results)]
+    labels = [one.setting.label for one in attacked("one_run", study, results)]
     assert labels.count("easgd (unreviewed)") == 2
     assert labels.count("dp_fedavg") == 2
 

@@ -93,7 +93,7 @@ def test_a_study_has_an_attacks_figure_when_it_names_it_and_says_no_more_than_it
     with pytest.raises(ConfigError, match=r"f: figures\.mine\.kind"):
         drawings.read({"figures": {"mine": {}}}, "f", rows)
     study = Study("tiny", "Tiny", "Made up.", tuple(rows))
-    assert drawings.find(study, "canaries") == Drawing("canaries", "canaries")
+    assert drawings.find(study, "one_run") == Drawing("one_run", "one_run")
 
 
 @pytest.mark.slow

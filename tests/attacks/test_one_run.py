@@ -19,7 +19,7 @@ from scipy.special import expit
 
 import fake_attacks
 from pflpipe import cells
-from pflpipe.attacks import injected_clients, one_run
+from pflpipe.attacks import one_run
 from pflpipe.attacks import registry as attacks
 from pflpipe.errors import ConfigError
 from pflpipe.facts.departures import DEPARTURES, EXTRAS
@@ -355,7 +355,7 @@ def test_coins_places_and_cohorts_have_streams_of_their_own():
 def test_there_are_as_many_canaries_as_there_is_room_for():
     assert one_run.number(500, 800) == 500
     assert one_run.number(50_000, 60_000) == one_run.MOST
-    assert one_run.number(270_000, 270_000) == injected_clients.FLOATS // 270_000 == 248
+    assert one_run.number(270_000, 270_000) == one_run.FLOATS // 270_000 == 248
     assert one_run.number(10**8, 10**8) == 1
 
 

@@ -75,7 +75,7 @@ def test_an_attack_depends_on_its_own_code_and_its_methods_and_not_on_what_draws
 
     for name in ("methods/dp_fedavg", "simulation/rounds", "privacy/mechanism"):
         assert "attack" in changed_by(name)
-    for name in ("attacks/canaries", "methods/feddpa", "report/tables"):
+    for name in ("attacks/one_run", "methods/feddpa", "report/tables"):
         assert "attack" not in changed_by(name)
     assert changed_by("attacks/membership") == {"attack", "figure"}
     assert changed_by("report/attacks/membership") == {"figure"}
@@ -84,9 +84,9 @@ def test_an_attack_depends_on_its_own_code_and_its_methods_and_not_on_what_draws
 @pytest.mark.pipeline
 def test_a_study_without_a_run_to_attack_ends_snakemake_with_one_line_before_any_job(project):
     malformed.put("methods", [{"name": "local_only"}], "studies/tiny.yaml")(project)
-    result = snakemake(project, FIGURE.format("canaries"), code=2)
+    result = snakemake(project, FIGURE.format("one_run"), code=2)
     assert result.stderr.splitlines()[-1].startswith(
-        "error: study tiny: no run for attack canaries; expected one draw"
+        "error: study tiny: no run for attack one_run; expected noise"
     )
     assert "Traceback" not in result.stderr
     assert not (project / "results").exists()

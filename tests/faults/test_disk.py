@@ -46,7 +46,7 @@ TARGETS = [
         "tables/all.csv",
         "report.html",
         "released/tiny",
-        "figures/tiny/canaries.png",
+        "figures/tiny/one_run.png",
     )
 ]
 STUDY = (

@@ -2,13 +2,13 @@
 coins.
 
 After Steinke, Nasr, Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023. k canary
-clients are added inside ``Simulation.release`` (injected_clients.py) and count in M. Each tosses a
-fair coin. Tails sends zero. Heads sends the longest clipped message whenever it is drawn. (It sends
-``LENGTH`` times C, so that the run's clip is tested too.) Heads and tails are exactly the
-neighbours of the plan (``zero_out``), so an (epsilon, delta)-private run hides each of k coins. The
-auditor guesses heads for the r / 2 canaries of the highest scores and tails for the r / 2 of the
-lowest, and abstains on the others. Every epsilon for which this number of right guesses is too
-unlikely is refuted.
+clients are added inside ``Simulation.release`` and count in M; the engine trains only the clients
+of the study. Each tosses a fair coin. Tails sends zero. Heads sends the longest clipped message
+whenever it is drawn. (It sends ``LENGTH`` times C, so that the run's clip is tested too.) Heads and
+tails are exactly the neighbours of the plan (``zero_out``), so an (epsilon, delta)-private run
+hides each of k coins. The auditor guesses heads for the r / 2 canaries of the highest scores and
+tails for the r / 2 of the lowest, and abstains on the others. Every epsilon for which this number
+of right guesses is too unlikely is refuted.
 
 **Canaries.** Those of Maddock, Sablayrolles, Stock, "CANIFE", ICLR 2023, are orthogonal to each
 other and to the clients' updates, so that only noise covers them. Here each has one coordinate,
@@ -59,7 +59,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -67,8 +68,8 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 from torch import Tensor
 
-from pflpipe.attacks import injected_clients
-from pflpipe.privacy import cohorts
+from pflpipe.facts.departures import OF_MESSAGES
+from pflpipe.privacy import cohorts, mechanism
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, release_rng
@@ -76,6 +77,8 @@ from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Tree
 
+FLOATS = 2**26
+"""Most scalars in the messages of all canaries together (256 MB in float32)."""
 MOST = 1000
 """Largest number of canaries of one run; each takes the memory of an upload."""
 LENGTH = 1000.0
@@ -103,6 +106,17 @@ def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     return {"heads": game.heads, "scores": game.scores}
 
 
+class Round(NamedTuple):
+    """The arguments of ``mechanism.release`` for the M clients of a round."""
+
+    generator: np.random.Generator
+    uploads: Uploads
+    present: Tensor
+    plan: Plan
+    scale: Mapping[str, Tensor]
+    departures: frozenset[str]
+
+
 class Game:
     """The canaries of one run. They are drawn in the first round, when the shapes of the uploads
     are known.
@@ -119,10 +133,10 @@ class Game:
         self._round = 0
 
     def release(self, *arguments: Any) -> Released:
-        """Release the clients' uploads and the canaries' together (injected_clients.py), and score
-        every coin by the release; takes the arguments of ``mechanism.release``."""
-        of_clients = injected_clients.Round(*arguments)
-        plan, units = of_clients.plan, injected_clients.units(of_clients)
+        """Release the clients' uploads and the canaries' together, and score every coin by the
+        release; takes the arguments of ``mechanism.release``."""
+        of_clients = Round(*arguments)
+        plan, units = of_clients.plan, _units(of_clients)
         unit = _flat(units)
         if not self._round:
             self._toss(int((unit > 0).sum()), len(unit))
@@ -132,16 +146,16 @@ class Game:
         messages, zeros = (
             Uploads(_split(value, units), extras) for value in (rows, torch.zeros_like(rows))
         )
-        released = injected_clients.release(of_clients, messages, drawn)
+        released = _release(of_clients, messages, drawn)
         # The clients' part, which the auditor knows: the same release without noise, and with
         # canaries of zeros, so that divisor and weights stay the same.
         noiseless = of_clients._replace(
             generator=np.random.default_rng(), plan=dataclasses.replace(plan, noise_multiplier=0.0)
         )
-        clients_part = injected_clients.release(noiseless, zeros, drawn)
+        clients_part = _release(noiseless, zeros, drawn)
         rest = _flat(released.sum) - _flat(clients_part.sum)
         rest_of_canaries = (rest[places] / unit[places]).cpu().numpy()
-        enlarged = injected_clients.enlarged(plan, len(self.heads))
+        enlarged = _enlarged(plan, len(self.heads))
         message = (plan.clip_norm or 1.0) / enlarged.expected_cohort
         self.scores[: len(places)] += _log_ratio(rest_of_canaries / message, plan)
         self._round += 1
@@ -171,7 +185,7 @@ class Game:
         ).float()
         return rows
 
-    def _extras(self, of_clients: injected_clients.Round) -> Tree:
+    def _extras(self, of_clients: Round) -> Tree:
         """Return the canaries' private extras, the mean of the clients'. Only numbers of examples
         occur here (registry.py)."""
         means = {
@@ -186,10 +200,55 @@ class Game:
         return torch.from_numpy(cohorts.sample_clients(rng, alone))
 
 
+def _units(of_clients: Round) -> Tree:
+    """Return the public unit of each coordinate of a message, name -> ``[*shape]``; 0 where it is
+    not sent."""
+    units = {}
+    for name, value in of_clients.uploads.update.items():
+        unit = of_clients.scale.get(name, torch.ones((), dtype=value.dtype))
+        units[name] = unit.to(value.device).expand(value.shape[1:])
+    return units
+
+
+def _enlarged(plan: Plan, injected: int) -> Plan:
+    """Return the plan of a run with ``injected`` more clients."""
+    return dataclasses.replace(plan, clients=plan.clients + injected)
+
+
+def _release(of_clients: Round, injected: Uploads, drawn: Tensor) -> Released:
+    """Release the uploads of M clients and of k injected clients as one release of M + k clients.
+
+    Args:
+        of_clients: the release without the injected clients.
+        injected: uploads of the injected clients, ``[k, *shape]``.
+        drawn: bool ``[k]``, which injected clients take part.
+
+    Returns:
+        The release. Its fields about single clients have M rows, without the injected clients.
+    """
+    uploads, present, plan = of_clients.uploads, of_clients.present, of_clients.plan
+    clients = present.shape[-1]
+    update, extras = (
+        {name: torch.cat([value, more[name].to(value.device)]) for name, value in tree.items()}
+        for tree, more in ((uploads.update, injected.update), (uploads.extras, injected.extras))
+    )
+    everyone = torch.cat([present, drawn.to(present.device)])
+    joint = of_clients._replace(
+        uploads=Uploads(update, extras), present=everyone, plan=_enlarged(plan, len(drawn))
+    )
+    released = mechanism.release(*joint)
+    # The engine reads these fields by the rows of the clients that it trained.
+    rows = {name: getattr(released, name)[:clients] for name in ("norms", "clipped", "nonfinite")}
+    if of_clients.departures & OF_MESSAGES:
+        for name in ("messages", "clean"):
+            rows[name] = {part: value[:clients] for part, value in getattr(released, name).items()}
+    return dataclasses.replace(released, **rows)
+
+
 def number(sent: int, coordinates: int) -> int:
     """Return the number of canaries of a run: one for each coordinate sent, at most ``MOST``, and
-    as many as ``injected_clients.FLOATS`` allows."""
-    return min(sent, MOST, max(1, injected_clients.FLOATS // coordinates))
+    as many as ``FLOATS`` allows."""
+    return min(sent, MOST, max(1, FLOATS // coordinates))
 
 
 def _log_ratio(rest: np.ndarray, plan: Plan) -> np.ndarray:

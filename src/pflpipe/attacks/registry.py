@@ -17,7 +17,7 @@ import numpy as np
 
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError, nearest
-from pflpipe.facts.departures import EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
+from pflpipe.facts.departures import EXTRAS, OF_MESSAGES
 from pflpipe.files import atomic
 from pflpipe.methods import registry
 
@@ -61,15 +61,6 @@ def _membership_lacks(cell: Cell) -> str:
     return "" if enough else f"at least {LEAST_CLIENTS} clients"
 
 
-def _canaries_lack(cell: Cell) -> str:
-    # The estimate is compared with the mu of Gaussian noise on one sum of jointly clipped messages,
-    # without sampling.
-    plain = (OF_MESSAGES | WITHOUT_JOINT_CLIP).isdisjoint(cell.departures)
-    if cell.privacy.mechanism == "gaussian" and plain and cell.training.sample_rate == 1:
-        return ""
-    return "one draw of Gaussian noise on the sum of clipped messages, and sample_rate 1"
-
-
 def _one_run_lacks(cell: Cell) -> str:
     # Any noise, as long as a canary needs no private extras but its number of examples.
     if cell.privacy.mechanism == "none" or cell.privacy.noise_multiplier == 0:
@@ -87,7 +78,6 @@ def _one_run_lacks(cell: Cell) -> str:
 
 _LACKS: dict[str, Callable[[Cell], str]] = {
     "membership": _membership_lacks,
-    "canaries": _canaries_lack,
     "one_run": _one_run_lacks,
 }
 NAMES = tuple(_LACKS)

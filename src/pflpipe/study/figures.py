@@ -13,7 +13,7 @@ from pflpipe.study.metrics import columns
 from pflpipe.study.study_spec import Drawing, Outline, Row, Study, check_labels
 
 KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")
-ATTACKS = ("membership", "canaries", "one_run")
+ATTACKS = ("membership", "one_run")
 """Names, and kinds, of the figures of attacks. A study has them only if its block names them."""
 _MANY_SEEDS = 5  # resampling fewer says almost nothing about ranks
 

@@ -9,12 +9,12 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from pflpipe.files import atomic
-from pflpipe.report.attacks import canaries, membership, one_run
+from pflpipe.report.attacks import membership, one_run
 from pflpipe.report.figures import style
 from pflpipe.report.summary import not_covered
 from pflpipe.study.study_spec import Drawing, Study
 
-SHOWN: Mapping[str, Any] = {"membership": membership, "canaries": canaries, "one_run": one_run}
+SHOWN: Mapping[str, Any] = {"membership": membership, "one_run": one_run}
 """Modules by the names of ``attacks.registry``. They read ``results/attacks`` and
 ``results/plans``; ``figure(study, results, width)`` draws in one of ``style.WIDTHS`` (inches),
 ``table(study, results)`` returns the numbers."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from pflpipe.attacks.one_run import ERROR, judged
 from pflpipe.privacy.accounting import delta_of
-from pflpipe.report.attacks.results import attacked, by_setting, mark_claims
-from pflpipe.report.figures import style
+from pflpipe.report.attacks.results import attacked
+from pflpipe.report.figures import rows, style
 from pflpipe.study.study_spec import Study
 
 
@@ -57,7 +58,9 @@ def figure(study: Study, results: Path, width: float) -> Figure:
         "confidence, and the claimed ε, at the right edge if it is larger. A bound above the claim "
         "refutes it."
     )
-    drawing, axes, heights = by_setting("one_run", study, results, width, heading)
+    names = dict(enumerate(one.name for one in attacked("one_run", study, results)))
+    drawing, (place,) = rows.draw([rows.Block("", [names])], width, heading)
+    axes, heights = place.axes[0], np.array(list(place.heights.values()))
     edge = max(1.0, 1.3 * numbers["epsilon_highest"].max())
     highest, lower = numbers["epsilon_highest"], numbers["epsilon_lower"]
     axes.hlines(heights, 0, highest, color=style.REST, linewidth=5, label="reach of a bound")
@@ -67,7 +70,8 @@ def figure(study: Study, results: Path, width: float) -> Figure:
         (refuted, style.NOMINAL, "bound that refutes"),
     ):
         axes.plot(lower[shown], heights[shown], "o", color=colour, label=label)
-    mark_claims(axes, numbers["epsilon_claimed"].clip(upper=edge), heights)
+    claims = numbers["epsilon_claimed"].clip(upper=edge)
+    axes.plot(claims, heights, "|", color="#000000", ms=9, mew=1.5, label="claimed")
     axes.set_xlim(-0.02 * edge, 1.02 * edge)
     axes.set_xlabel("ε")
     style.legend(drawing, axes, columns=2 * style.columns(width))

@@ -9,16 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from pflpipe import json_records
 from pflpipe.attacks import registry
 from pflpipe.cells import Cell
 from pflpipe.methods import registry as methods
 from pflpipe.privacy.ledger import Planned
-from pflpipe.report.figures import rows
 from pflpipe.report.tidy import existing
 from pflpipe.study.settings import Setting, layout
 from pflpipe.study.study_spec import Study
@@ -82,17 +78,3 @@ def attacked(attack: str, study: Study, results: Path) -> list[Attacked]:
         if cells:
             settings.append(Attacked(attack, setting, cells, results))
     return settings
-
-
-def by_setting(
-    attack: str, study: Study, results: Path, width: float, heading: str
-) -> tuple[Figure, Axes, np.ndarray]:
-    """Return a figure with one row for each setting, its axes, and the heights of the rows."""
-    names = dict(enumerate(one.name for one in attacked(attack, study, results)))
-    drawing, (place,) = rows.draw([rows.Block("", [names])], width, heading)
-    return drawing, place.axes[0], np.array(list(place.heights.values()))
-
-
-def mark_claims(axes: Axes, claims: pd.Series[float], heights: np.ndarray) -> None:
-    """Mark what the plan of each setting claims."""
-    axes.plot(claims, heights, "|", color="#000000", ms=9, mew=1.5, label="claimed")
