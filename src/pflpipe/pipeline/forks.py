@@ -43,7 +43,11 @@ PRELOADED = (
     "scipy.stats",
     "pflpipe.report.tables",
     "pflpipe.report.figures.kinds",
-    "matplotlib.figure",
+    "matplotlib.backends.backend_svg",
+    "matplotlib.backends.backend_pdf",
+    "fontTools.subset",
+    "pflpipe.study.load",
+    "pflpipe.program",
 )
 """What most scripts import, what is needed first in front."""
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from pflpipe import json_records
@@ -299,16 +298,17 @@ def _curves(rounds: Path, timing: Path, end: int) -> tuple[int, list[Point], dic
     table = pd.read_csv(rounds).merge(pd.read_csv(timing), on="round", how="left")
     elapsed = (table["seconds"].fillna(0).cumsum() * 1000).round().astype(int)
     start = end - int(elapsed.max())
-    values = table.assign(time=start + elapsed).melt(["round", "time"], var_name="name")
-    values["value"] = pd.to_numeric(values["value"], errors="coerce").astype(float)
-    finite = np.isfinite(values["value"])
-    points = [
-        (name, value, time, step)
-        for step, time, name, value in values[finite].itertuples(index=False)
-    ]
-    # An accuracy that is missing was not measured in that round.
-    gaps = values[~finite & ~values["name"].isin(METRICS)].drop_duplicates("name")
-    return start, points, dict(zip(gaps["name"], gaps["round"], strict=True))
+    steps, times = table["round"].tolist(), (start + elapsed).tolist()
+    points: list[Point] = []
+    gaps: dict[str, int] = {}
+    for name in table.columns.drop("round"):
+        values = pd.to_numeric(table[name], errors="coerce").astype(float)
+        for value, time, step in zip(values, times, steps, strict=True):
+            if math.isfinite(value):
+                points.append((name, value, time, step))
+            elif name not in METRICS:  # a missing accuracy was not measured in that round
+                gaps.setdefault(name, step)
+    return start, points, gaps
 
 
 def _finals(values: Mapping[str, Any], points: Sequence[Point], end: int) -> list[Point]:
