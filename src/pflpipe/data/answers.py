@@ -39,6 +39,28 @@ def read_spi(path: Path, agrees: bool) -> dict[str, np.ndarray]:
     return _rows(labels, np.ones(answers.shape, dtype=bool))
 
 
+def read_epi(path: Path) -> dict[str, np.ndarray]:
+    """Return the answers to the Eysenck Personality Inventory (psychTools; Revelle et al., "The
+    Interactive Effect of Personality, Time of Day, and Caffeine", 1980): 3,570 people answered up
+    to 57 questions with yes (1) or no (2). A label is whether the answer is yes. 54 people without
+    any answer are left out.
+
+    Args:
+        path: psychTools' epi.rda.
+
+    Raises:
+        ValueError: an answer is neither missing nor 1 or 2.
+    """
+    import rdata
+
+    table = rdata.read_rda(path)["epi"]
+    answers = table.to_numpy(dtype=float, na_value=np.nan)  # [people, questions]
+    answered = ~np.isnan(answers)
+    if not np.isin(answers[answered], (1, 2)).all():
+        raise ValueError("answers other than 1 and 2")
+    return _rows(answers == 1, answered)
+
+
 def read_insteval(path: Path) -> dict[str, np.ndarray]:
     """Return the ratings of InstEval (the R package lme4): 2,972 students of ETH Zurich rated 1 to
     92 of 1,128 lecturers, from 1 (poor) to 5 (very good). A label is whether the rating is 4 or 5.

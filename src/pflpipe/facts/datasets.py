@@ -57,6 +57,10 @@ DATASETS: dict[str, DatasetInfo] = {
     "wisdm": DatasetInfo(6, 4_332, (42,), users=36),
     "spi": DatasetInfo(2, 432_000, (1,), users=4_000),
     "spi_levels": DatasetInfo(6, 432_000, (1,), users=4_000),
+    "epi": DatasetInfo(2, 160_231, (1,), users=3_516),
+    "nafld": DatasetInfo(2, 107_468, (5,), users=5_106),
+    "randhie": DatasetInfo(2, 14_793, (20,), users=5_912),
+    "rwm5yr": DatasetInfo(2, 15_614, (9,), users=6_127),
     "insteval": DatasetInfo(2, 58_792, (1,), users=2_972),
     "jester": DatasetInfo(2, 1_448_657, (1,), users=24_983),
 }
