@@ -219,6 +219,22 @@ def test_another_psychtools_than_that_of_the_digest_is_refused(tmp_path, monkeyp
         prepare("spi", root, tmp_path, tmp_path / "out.npz")
 
 
+def test_epi_has_one_row_for_each_answer_and_nobody_without_any(tmp_path):
+    table = pd.DataFrame({"V1": [1.0, np.nan, 2.0], "V2": [np.nan, np.nan, 1.0]}, index=[1, 2, 3])
+    for values, words in ((table, ""), (table.replace(2.0, 3.0), "answers other than 1 and 2")):
+        with tempfile.NamedTemporaryFile(suffix=".rda") as file:
+            rdata.write_rda(file.name, {"epi": values})
+            put(tmp_path, {downloads.EPI_FILE: Path(file.name).read_bytes()})
+        if words:
+            with pytest.raises(DataError, match=words):
+                downloads.read_original("epi", tmp_path, tmp_path, may_download=False)
+            continue
+        raw = downloads.read_original("epi", tmp_path, tmp_path, may_download=False)
+        assert raw["train_users"].tolist() == [0, 2, 2]
+        assert raw["train_images"].tolist() == [[0], [0], [1]]
+        assert raw["train_labels"].tolist() == [1, 0, 1]
+
+
 # ---------------------------------------------------------------- InstEval
 
 
