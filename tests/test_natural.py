@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
+import json
 import math
 import subprocess
 from pathlib import Path
@@ -22,7 +23,7 @@ from pflpipe.data import datasets, partition
 from pflpipe.json_records import to_json
 from pflpipe.methods import registry
 from pflpipe.pipeline.project import partition_request, plan_request
-from pflpipe.report import tidy
+from pflpipe.report import summary, tidy
 from pflpipe.report.figures import kinds as figures
 from pflpipe.report.figures import style
 from pflpipe.simulation import runs, scores
@@ -170,33 +171,50 @@ def test_accuracies_over_no_examples_are_empty_and_all_others_are_there(cell, fo
     sizes = [int(row["train_size"]) for row in rows]
     validated = [bool(row["personal_validation"]) for row in rows]
     assert [size > 0 for size in sizes] == validated == [size > 0 for size in HOLD]
+    held = [(size > 0, tests > 0) for size, tests in zip(HOLD, TEST, strict=True)]
     for kind in ("personal", "global"):
-        assert [bool(row[f"{kind}_own"]) for row in rows] == [size > 0 for size in TEST]
-        assert all(row[f"{kind}_common"] for row in rows)
+        own, new = ([bool(row[f"{kind}_{name}"]) for row in rows] for name in ("own", "new"))
+        assert own == [trained and tested for trained, tested in held]
+        assert new == [tested and not trained for trained, tested in held]
+    assert [bool(row["personal_common"]) for row in rows] == [trained for trained, _ in held]
+    assert all(row["global_common"] for row in rows)
 
 
 def test_a_user_without_examples_has_the_released_model_of_a_method_without_a_state(folder):
     rows = records(folder / "results/scores/tiny/dp_fedavg.csv")
     for row, size in zip(rows, HOLD, strict=True):
         if not size:
-            assert (row["personal_own"], row["personal_common"]) == (
-                row["global_own"],
-                row["global_common"],
-            )
+            assert row["personal_new"] == row["global_new"]
 
 
 @WHATEVER_TRAINED
-def test_the_table_averages_over_those_who_have_a_value(folder):
+def test_people_with_test_rows_alone_are_new_and_every_mean_says_over_how_many_it_is(folder):
     frame = tidy.tidy(STUDY, folder / "results")
+    counts = {"personal_own": 2, "global_own": 2, "personal_new": 2, "global_new": 2}
     for _, line in frame.iterrows():
         rows = records(folder / f"results/scores/tiny/{line['method']}.csv")
-        own = [float(row["personal_own"]) for row in rows if row["personal_own"]]
-        assert len(own) == 4
+        own, new = (
+            [float(row[name]) for row in rows if row[name]]
+            for name in ("personal_own", "personal_new")
+        )
+        assert (len(own), len(new)) == (2, 2)
+        assert json.loads(line["clients_evaluated"]) == counts | {
+            "personal_common": 3,
+            "global_common": 6,
+        }
         assert line["personal_own"] == pytest.approx(np.mean(own))
+        assert line["personal_new"] == pytest.approx(np.mean(new))
         assert line["personal_own_worst_decile"] == pytest.approx(min(own))
         assert math.isfinite(line["epsilon_central"])
         assert math.isfinite(line["epsilon_published"]) or line["method"] == "dp_fedavg"
         assert math.isfinite(float(rounds(folder, CELLS[line["method"]])[-1]["personal_own"]))
+
+
+@WHATEVER_TRAINED
+def test_the_notes_of_a_table_say_whom_its_means_leave_out(folder):
+    table = summary.summarise(STUDY, tidy.tidy(STUDY, folder / "results"))
+    (note,) = [note for note in table.notes if note.startswith("Means over own test rows")]
+    assert "over 2 of 6 clients and 2 new ones: " in note
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_the_csv_has_exactly_the_contracts_columns_and_one_row_per_cell(study, r
         "epsilon_replace_one_1e5,epsilon_published,epsilon_with_search,search_runs,"
         "clip_quantile,clip_bit_noise,noise_multiplier_update,new_clients,personal_new,global_new,"
         "nonfinite_uploads,epsilon_local_replace_one,epsilon_local_replace_one_1e5,"
-        "search_not_counted,unreviewed_code"
+        "search_not_counted,unreviewed_code,clients_evaluated"
     )
     assert len(lines) == len(study.cells)
     assert list(pd.read_csv(tmp_path / "tiny.csv")["cell"]) == [cell.id for cell in study.cells]

@@ -342,25 +342,28 @@ def majority(study: Archive) -> list[float]:
     is worth, without looking at an example."""
     found = []
     for held in study.held.values():
-        own = held[~is_new(held.index)]
+        own = held[~is_new(held)]
         found.append(100 * float((own["majority"] / own["test_size"]).mean()))  # 0 / 0 is skipped
     return found
 
 
-def is_new(clients: pd.Index[str]) -> np.ndarray:
-    """Return for every client whether it took no part in training."""
-    return np.asarray(clients.str.startswith("new"), bool)
+def is_new(held: pd.DataFrame) -> np.ndarray:
+    """Return for every client whether nothing of it was in training."""
+    never_drawn = np.asarray(held.index.str.startswith("new"), bool)
+    return never_drawn | (held["train_size"] == 0).to_numpy(bool)
 
 
 def _differing(study: Archive) -> Iterator[tuple[str, float, float]]:
     """Yield every mean of a run that is not that of the counts, and both numbers."""
-    new = is_new(study.percent.index)
-    own, strangers = study.percent[~new], study.percent[new]
-    worst = METRICS["personal_own_worst_decile"].metric.average
+    clients, worst = study.percent.index, METRICS["personal_own_worst_decile"].metric.average
+    new = {name: is_new(held.reindex(clients)) for name, held in study.held.items()}
+    strangers = np.stack([new[name] for name in study.runs["partition"]], axis=1)
+    percent = study.percent[study.runs["cell"]]
+    own = percent.mask(strangers)
     counted = {
         "personal_own": own.mean(),
         "personal_own_worst_decile": own.apply(lambda values: worst(values.dropna().to_numpy())),
-        "personal_new": strangers.mean(),
+        "personal_new": percent.where(strangers).mean(),
     }
     for name, means in counted.items():
         for run, mean in zip(study.runs.itertuples(), means[study.runs["cell"]], strict=True):

@@ -39,7 +39,6 @@ def gains(study: Archive, alone: pd.DataFrame) -> pd.DataFrame:
     """
     partner = {(row.seed, row.partition): str(row.cell) for row in alone.itertuples()}
     clients = study.percent.index
-    new = is_new(clients)
     held = {name: one.reindex(clients) for name, one in study.held.items()}
     rows = {}
     for run in study.runs.itertuples():
@@ -47,13 +46,13 @@ def gains(study: Archive, alone: pd.DataFrame) -> pd.DataFrame:
         found = dict.fromkeys(GAINS, math.nan)
         if other is not None:
             gain = (study.percent[run.cell] - study.percent[other]).to_numpy()
-            found |= dict(_of_run(gain, new, held[str(run.partition)]))
+            found |= dict(_of_run(gain, held[str(run.partition)]))
         rows[run.cell] = found
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(GAINS))
 
 
-def _of_run(gain: np.ndarray, new: np.ndarray, held: pd.DataFrame) -> Iterator[tuple[str, float]]:
-    tested = ~np.isnan(gain)
+def _of_run(gain: np.ndarray, held: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    tested, new = ~np.isnan(gain), is_new(held)
     in_training = tested & ~new
     own, strangers = gain[in_training], gain[tested & new]
     if len(strangers):

@@ -115,7 +115,7 @@ class Panel:
         self.people = int(runs["clients"].iloc[0])
         self.test_fraction = float(runs["test_fraction"].iloc[0])
         partitions = [study.held[str(name)] for name in runs["partition"].unique()]
-        held = pd.concat([one[~is_new(one.index)] for one in partitions])
+        held = pd.concat([one[~is_new(one)] for one in partitions])
         self.rows = round(float(held["train_size"].mean()))
 
     @property

@@ -102,7 +102,7 @@ def row(
         person = {"max_clients_per_user": values["max_clients_per_user"]}
         person |= {f"epsilon{at}": values[f"epsilon_person{at}"] for at in ("", "_1e5")}
     digest = pin.read_text().strip() if pin.exists() else None
-    public = {*tidy.COLUMNS, *tidy.OF_UNITS} - MEASURED
+    public = {*tidy.COLUMNS, *tidy.OF_UNITS} - MEASURED - {rules.EVALUATED}
     return {
         "cell": cell.id,
         "settings": cell.identity,

@@ -7,6 +7,7 @@ the same budget and claim; the caption states which numbers no epsilon covers.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -14,7 +15,7 @@ import pandas as pd
 
 from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.report import comparison
-from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, epsilon_text, finite
+from pflpipe.report.comparison import BOLD_WORDS, MAIN, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
 from pflpipe.study.metrics import MetricColumn
@@ -197,6 +198,25 @@ def _cost(choices: Sequence[Chosen]) -> str:
     )
 
 
+def _over_whom(groups: Iterable[Group]) -> Iterator[str]:
+    """Yield over how many clients own test rows are averaged, unless it is over all."""
+    parts: dict[str, None] = {}
+    for counts, clients in (
+        (json.loads(row["clients_evaluated"] or "{}"), row["clients"])
+        for group in groups
+        for _, row in group.rows.iterrows()
+    ):
+        if MAIN in counts and counts[MAIN] < clients:
+            new = counts.get("personal_new", 0)
+            others = f" and {new} new ones" if new else ""
+            parts[f"{counts[MAIN]} of {clients} clients{others}"] = None
+    if parts:
+        yield (
+            f"Means over own test rows are over {', '.join(parts)}: those who have such "
+            "rows. A client without training rows counts as new."
+        )
+
+
 def _notes(
     study: Study, groups: Sequence[Group], warnings: Iterable[str], *, searched: bool
 ) -> Iterator[str]:
@@ -218,6 +238,7 @@ def _notes(
     per_method = layout(study).per_method
     for text in dict.fromkeys(per_method.values()):
         yield f"{', '.join(name for name, its in per_method.items() if its == text)}: {text}."
+    yield from _over_whom(groups)
     yield f"Bold, among rows of the same budget and claim: {BOLD_WORDS}."
     diverged = [
         f"{group.label} ({group.budget}) seed {row['seed']} in round {int(row['diverged_round'])} "

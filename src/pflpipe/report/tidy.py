@@ -49,6 +49,7 @@ COLUMNS = (
     "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update", "new_clients",
     "personal_new", "global_new", "nonfinite_uploads", "epsilon_local_replace_one",
     "epsilon_local_replace_one_1e5", "search_not_counted", "unreviewed_code",
+    "clients_evaluated",
 )
 # fmt: on
 OF_UNITS = ("unit", "max_clients_per_user", "epsilon_person", "epsilon_person_1e5")
@@ -58,7 +59,7 @@ _TEXT = frozenset(
     {
         *("study", "dataset", "partition", "model", "method", "variant", "hyperparameters"),
         *("profile", "claim", "departures", "adjacency", "paper_metric", "cell", "trust"),
-        *("sampling", "search_not_counted", "unreviewed_code", "unit"),
+        *("sampling", "search_not_counted", "unreviewed_code", "clients_evaluated", "unit"),
     }
 )
 """Columns that are text even if a value looks like a number."""
@@ -163,6 +164,7 @@ def _record(
         "cell": cell.id,
         "nonfinite_uploads": run.diagnostics.nonfinite_uploads,
         "unreviewed_code": dependencies.listed(code) or None,
+        "clients_evaluated": json.dumps(evaluated(clients, study.columns)),
         **_best_round(study, ledger.claim, folder),
     }
 
@@ -223,6 +225,13 @@ def averages(
         name: columns[name].metric.average(values) if len(values) else None
         for name, values in scores.items()
     }
+
+
+def evaluated(clients: pd.DataFrame, columns: Mapping[str, MetricColumn]) -> dict[str, int]:
+    """Return the number of clients over which ``averages`` averages each column, without zeros.
+    That of the worst tenth is that of the column from which it is taken."""
+    counts = {column.scores: int(clients[column.scores].count()) for column in columns.values()}
+    return {name: count for name, count in counts.items() if count}
 
 
 def existing(path: Path, target: Path | str = "results/tables/all.csv") -> Path:

@@ -54,7 +54,8 @@ def accuracies(
     ``personalize`` computes the personal model of every client, drawn or not, from the released
     parameters and the client's state after the last round of ``progress``. ``own`` is the client's
     test split, ``validation`` its held-out examples, ``common`` the common test set. A metric over
-    no examples is NaN.
+    no examples is NaN. A client without training rows stands in the columns of new clients,
+    ``personal_new`` and ``global_new``, instead of ``own`` and ``personal_common``.
 
     Args:
         clients: the clients to test; empty tests all.
@@ -229,7 +230,17 @@ class _Tests:
                 for metric, measure in self.measures.items():
                     value = measure(*given) if defined else math.nan
                     row[f"{metric}_{column}"] = value
-            yield row
+            yield _with_new(row)
+
+
+def _with_new(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row of a client in training with the columns of new clients. A client without
+    training rows has its scores there, as nothing of its model was trained; others have none."""
+    own = [name for name in row if name.endswith("_own")]
+    is_new = row["train_size"] == 0
+    new = {f"{name.removesuffix('own')}new": row[name] if is_new else math.nan for name in own}
+    empty = [*own, *{"personal_common"}.intersection(row)] if is_new else []
+    return row | dict.fromkeys(empty, math.nan) | new
 
 
 def _mean(loss: Loss, total: float, rows: int) -> float:

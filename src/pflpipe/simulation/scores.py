@@ -25,8 +25,9 @@ COLUMNS = (
     *("personal_new", "global_new"),
 )
 """``client`` counts from 0; rows of clients who took no part in training are called ``new0``,
-``new1`` ... and have nothing in the columns that are averaged over those who did. Other metrics
-than accuracy add ``<metric>_<column>`` for every column of accuracies but the common test set's."""
+``new1`` ... and have nothing in the columns that are averaged over those who did. Clients without
+training rows keep their number and have their scores in the columns of new ones. Other metrics than
+accuracy add ``<metric>_<column>`` for every column of accuracies but the common test set's."""
 
 
 def places_of(
