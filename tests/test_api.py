@@ -22,6 +22,7 @@ import warm
 from called import called
 from pflpipe import Cell, Model, Partition, Privacy, Server, Training
 from pflpipe.data import datasets, partition
+from pflpipe.data.contract import STANDARDISED
 from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
 from pflpipe.files import write_json
 from pflpipe.learning import networks
@@ -33,7 +34,7 @@ from pflpipe.simulation import rounds
 from pflpipe.simulation.evaluation import accuracies
 from pflpipe.simulation.runs import Inputs, load_final, simulate
 from pflpipe.simulation.runs import train as train_files
-from pflpipe.study.plans import CLASSES_FOUND, STANDARDISED, plan_of
+from pflpipe.study.plans import CLASSES_FOUND, plan_of
 from test_keys import OTHER
 
 ROOT = Path(__file__).resolve().parent.parent

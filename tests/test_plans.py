@@ -56,7 +56,7 @@ def test_a_plan_is_shared_by_models_unless_its_parts_are_clipped_by_themselves()
 OWN_DATA = dataclasses.replace(CELL, dataset="mine")
 
 
-def test_a_plan_is_shared_by_data_sets_unless_only_the_data_tell_who_says_their_classes():
+def test_a_plan_is_shared_by_data_sets_unless_only_the_data_tell_of_what_to_warn():
     other = dataclasses.replace(CELL, dataset="mnist")
     assert CELL.plan_id == other.plan_id
     assert not CELL.plan_needs_data
@@ -65,8 +65,7 @@ def test_a_plan_is_shared_by_data_sets_unless_only_the_data_tell_who_says_their_
     for cell in (CELL, mine, yours):
         assert Cell.from_dict(json.loads(plan_request(cell))).plan_id == cell.plan_id
     open_cells = [dataclasses.replace(cell, privacy=Privacy()) for cell in (CELL, mine)]
-    assert open_cells[0].plan_id == open_cells[1].plan_id
-    assert not open_cells[1].plan_needs_data
+    assert [cell.plan_needs_data for cell in open_cells] == [False, True]
 
 
 @pytest.mark.parametrize("departures", [(), FEDSAM_CODE])

@@ -456,12 +456,12 @@ class Cell:
     def plan_needs_data(self) -> bool:
         """Whether the ledger depends on the arrays of the data set: the ledger of a private run
         states whether the number of classes is declared, which for a data set without a name only
-        the arrays know, and whether features were standardised by the rows."""
+        the arrays know, and the ledger of every run has the warnings about the rows."""
         known = DATASETS.get(self.dataset)
         depends = self.dataset != ""  # "": a plan of any that has a name
-        if known is not None:  # neither images nor the index of an item are standardised
+        if known is not None:  # there is no warning of the known images and items
             depends = len(known.image_shape) == 1 and known.image_shape != (1,)
-        return depends and self.privacy.mechanism != "none"
+        return depends
 
     @property
     def plan_needs_model(self) -> bool:

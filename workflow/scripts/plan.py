@@ -1,6 +1,6 @@
 """Write the privacy plan and the ledger of one cell, given as JSON. The partition is needed if
-clients or their examples are counted, the data if they may declare the number of classes, have
-standardised features or name what a user is."""
+clients or their examples are counted, the data if they may declare the number of classes, name
+what a user is or have a contract with warnings."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def main(cell: str, out: Path, partition: Path | None = None, data: Path | None 
     notes: dict[str, Any] = {}
     if data is not None:
         header = read_header(data)
-        names = "declared", "standardised", "unit", "loader"
+        names = "declared", "contract", "unit", "loader"
         notes = {name: getattr(header, name) for name in names}
     plan = plan_of(Cell.from_dict(json.loads(cell)), sizes, **notes)
     write_json(out, to_json(plan))

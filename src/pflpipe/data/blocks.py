@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,9 +18,23 @@ from pflpipe.errors import DataError, nearest
 Source = Path | dict[str, Any]
 """A path, a function ``my_data.py:load`` as a path, or a block."""
 
-Part = tuple[np.ndarray, np.ndarray, np.ndarray | None, str]
-"""What is read of a file: examples, labels int64 ``[N]`` or numbers float32 ``[N]``, users text
-``[N]`` or None, and a line that says what was taken for what."""
+
+class Part(NamedTuple):
+    """What is read of a file.
+
+    Attributes:
+        examples, labels: as in ``datasets.Arrays``.
+        users: text ``[N]``, or None.
+        note: a line that says what was taken for what.
+        columns: name -> numbers ``[N]`` of each feature, if a table has named them.
+    """
+
+    examples: np.ndarray
+    labels: np.ndarray
+    users: np.ndarray | None
+    note: str
+    columns: Mapping[str, np.ndarray] = {}
+
 
 TABLES = (".csv", ".tsv", ".parquet")
 LEAF = ".json"
@@ -29,10 +43,10 @@ _OF_ROWS = ("user", "label", "target", "classes")
 _OF_TABLES = (*_OF_ROWS, "features", "vocabularies", "encoding", "ranges")
 _OF_TOKENS = ("tokens", "vocabulary", "length")
 KEYS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(TABLES, ("file", "test", "unit", *_OF_TABLES, "text", *_OF_TOKENS)),
-    LEAF: ("file", "test", "unit", "classes", *_OF_TOKENS),
-    TFF: ("file", "test", "unit", "example", "label", "classes", "text", *_OF_TOKENS),
-    "folder": ("folder", "unit", "classes", "size", "channels"),
+    **dict.fromkeys(TABLES, ("file", "test", "unit", "ids", *_OF_TABLES, "text", *_OF_TOKENS)),
+    LEAF: ("file", "test", "unit", "ids", "classes", *_OF_TOKENS),
+    TFF: ("file", "test", "unit", "ids", "example", "label", "classes", "text", *_OF_TOKENS),
+    "folder": ("folder", "unit", "ids", "classes", "size", "channels"),
 }
 """Ending of a file, or ``folder`` -> the keys of its block."""
 
@@ -82,8 +96,9 @@ def check(block: Mapping[str, Any]) -> None:
     for key in block:
         if key not in KEYS[form]:
             raise DataError(f"{key} is not for {form}", do=nearest(key, KEYS[form]))
-    fits, what = "unit" not in block or has_users(block), "unit, the word for a user"
-    DataError.unless(fits, what, block.get("unit"), do="write user: as well")
+    for key, what in (("unit", "unit, the word for a user"), ("ids", "ids, how users are told")):
+        fits = key not in block or has_users(block)
+        DataError.unless(fits, what, block.get(key), do="write user: as well")
     of_text = "text" in block or any(key in block for key in _OF_TOKENS)
     needed = [*_OF_TOKENS[1:], *(["text"] if form != LEAF else [])] if of_text else []
     for key in needed:

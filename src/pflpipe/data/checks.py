@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from pflpipe.data import contract
 from pflpipe.errors import DataError, nearest
 from pflpipe.facts.datasets import DATASETS
 
@@ -21,7 +22,7 @@ USERS = ("train_users", "test_users")
 COUNTS = ("classes", "vocabulary")
 KEYS = (*IMAGES, *LABELS, *USERS, *COUNTS)
 FOUND = "classes_found"
-SCALED = "standardised_by_rows"
+CONTRACT = "contract"
 UNIT = "unit_word"
 LOADER = "loader"
 
@@ -30,8 +31,6 @@ MOST_CLASSES = 1_000_000
 
 _MISSPELT = re.compile("train|test|image|label|user|clas", re.IGNORECASE)
 """Parts of a name that is meant to be one of ``KEYS``; an array such as ``notes`` is not read."""
-_MISSING = ("", "None", "nan", "NaN", "NaT", "<NA>")
-"""Texts that NumPy and pandas make of a missing value."""
 _NUMBERING = "number the classes 0..K-1, such as np.searchsorted(np.unique(labels), labels)"
 _REMEDIES = {
     "images": "make one array of numbers, for images of one size np.stack(rows)",
@@ -237,27 +236,18 @@ def check_every_class(labels: np.ndarray, name: str) -> None:
         raise DataError(name, got=got, expected="every class of 0..K-1", do=do)
 
 
-def check_users(arrays: Mapping[str, np.ndarray]) -> None:
-    """Raise DataError for a missing id, or for training and test ids of two kinds."""
+def check_users(arrays: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarray]:
+    """Return the ids of users as ``contract.people`` does; raise DataError also for training and
+    test ids of two kinds."""
     users = {key: arrays[key] for key in USERS if key in arrays}
-    for key, ids in users.items():
-        missing = np.isin(ids, _MISSING if ids.dtype.kind == "U" else ())
-        if ids.dtype.kind == "i":
-            # pandas.factorize gives -1, a cast of NaN the smallest integer.
-            missing = (ids == -1) | (ids == np.iinfo(ids.dtype).min)
-        # Rows of several unknown people would be protected as those of one.
-        if missing.any():
-            row = int(np.argmax(missing))
-            got = f"{ids[row].item()!r} in {missing.sum()} rows, the first {row}"
-            do = "leave out the rows whose user is not known"
-            raise DataError(key, got=got, expected="the id of a user in every row", do=do)
-    types = [ids.dtype for ids in users.values()]
+    types = [names.dtype for names in users.values()]
     # int64 and uint64 are two kinds: together they would be compared as rounded floats.
     if len({dtype.kind == "U" for dtype in types}) > 1 or (
         types and np.result_type(*types).kind == "f"
     ):
         got, expected = f"dtype {types[1]}", f"{types[0]}, as train_users has"
         raise DataError("test_users", got=got, expected=expected)
+    return contract.people(users, ids)
 
 
 def user_ids(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -293,28 +283,3 @@ def finite_images(key: str, images: np.ndarray) -> np.ndarray:
 def as_labels(key: str, labels: np.ndarray) -> np.ndarray:
     """Return classes as int64, real numbers as float32; raise DataError for NaN or infinity."""
     return finite_images(key, labels) if are_numbers(labels) else labels.astype(np.int64)
-
-
-def are_standardised(train: np.ndarray, *test: np.ndarray) -> bool:
-    """Return whether every feature has mean 0 and deviation 1, up to rounding, over the training
-    rows or over all. Then somebody has standardised the rows by their own statistics.
-
-    Args:
-        train, test: float32 ``[N, D]``, or ``[N, T, C]``, of which each channel is a feature;
-            others are not standardised.
-    """
-    if train.dtype.kind != "f":
-        return False
-    count, total, squares, found = 0, np.zeros(train.shape[-1]), np.zeros(train.shape[-1]), False
-    for part in (train, *test):
-        rows = part.reshape(-1, part.shape[-1])
-        count += len(rows)
-        # In float64 without a copy of the rows, which may have half of the memory's size.
-        total += rows.sum(0, dtype=np.float64)
-        squares += np.einsum("nd,nd->d", rows, rows, dtype=np.float64)
-        mean, variance = total / count, squares / count - (total / count) ** 2
-        varying = variance > 1e-9
-        # A variance over count - 1 is 1 / count less here.
-        near = (abs(mean) < 1e-4).all() and (abs(variance[varying] - 1) < 1e-3 + 2 / count).all()
-        found |= bool(varying.any() and near)
-    return found

@@ -13,7 +13,7 @@ import re
 import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,6 +24,11 @@ from pflpipe.errors import DataError
 EXACT, MERGE = "exact", "merge"
 NOBODY = ("", "#n/a", "-", "-1", "?", "<na>", "n/a", "na", "nan", "nat", "none", "null", "unknown")
 """What files have in place of the id of a person, in small letters."""
+STANDARDISED = (
+    "every feature has mean 0 and deviation 1 over all rows: statistics of private rows have made "
+    "them, one client's rows move those of all others, and no epsilon covers that; scale features "
+    "by constants"
+)
 _ROWS, _OTHERS, _PEOPLE = 20, 5, 10
 """Fewest rows, rows without the commonest value, and people, with which a relation that holds for
 all of them is hardly chance."""
@@ -44,13 +49,23 @@ class Columns:
     """The features of all rows of a source, in its order.
 
     Attributes:
-        values: name -> numbers ``[N]`` before they are scaled, or the number of a word.
-        labels, users: as in ``Side``.
+        values: name -> numbers of each side, together ``[N]``, which may be views.
+        labels, users: as in ``Side``, of all rows.
     """
 
-    values: Mapping[str, np.ndarray]
+    values: Mapping[str, Sequence[np.ndarray]]
     labels: np.ndarray
     users: np.ndarray | None
+
+    @classmethod
+    def of(cls, sides: Sequence[Side], named: Sequence[Mapping[str, np.ndarray]] = ()) -> Columns:
+        """Return the named columns of each side; without, those of float features ``[N, D]``."""
+        examples, labels, users = zip(*sides, strict=True)
+        if not named and examples[0].ndim == 2 and examples[0].dtype.kind == "f":
+            named = [{f"feature {i}": x[:, i] for i in range(x.shape[1])} for x in examples]
+        values = {name: [part[name] for part in named] for name in (named or [{}])[0]}
+        ids = None if users[0] is None else np.concatenate(users)
+        return cls(values, np.concatenate(labels), ids)
 
 
 class RowsWarning(UserWarning):
@@ -68,6 +83,10 @@ class Contract:
 
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+
+UNKNOWN = Contract()
+"""Of data that were made before there was one."""
 
 
 @contextmanager
@@ -147,27 +166,17 @@ def of_rows(train: Side, test: Side, columns: Columns | None = None) -> Contract
 
     Args:
         train, test: the two sides.
-        columns: the features of all rows as the source has them. None: float features ``[N, D]``,
-            named by their places.
+        columns: the features of all rows as the source has them. None: those of the sides.
     """
     lines: list[str] = []
     warned: list[str] = []
-    columns = columns or _columns(train, test)
+    columns = columns or Columns.of((train, test))
+    if _are_standardised(train[0], test[0]):
+        warned.append(STANDARDISED)
     _check_people(train[2], test[2], lines, warned)
     _check_columns(columns, lines, warned)
     _check_sides(train, test, columns, lines, warned)
     return Contract(tuple(lines), tuple(warned))
-
-
-def _columns(train: Side, test: Side) -> Columns:
-    are_features = train[0].ndim == 2 and train[0].dtype.kind == "f"
-    width = range(train[0].shape[1] if are_features else 0)
-    named = {f"feature {i}": np.concatenate([train[0][:, i], test[0][:, i]]) for i in width}
-    return Columns(named, np.concatenate([train[1], test[1]]), _joined(train[2], test[2]))
-
-
-def _joined(train: np.ndarray | None, test: np.ndarray | None) -> np.ndarray | None:
-    return None if train is None or test is None else np.concatenate([train, test])
 
 
 def _check_people(
@@ -189,7 +198,8 @@ def _check_columns(columns: Columns, lines: list[str], warned: list[str]) -> Non
     """Find columns that say the label, the person or the row, are constant or are rounded."""
     found: dict[str, list[str]] = {kind: [] for kind in _WARNINGS | _LINES}
     labels = columns.labels.reshape(len(columns.labels), -1).T
-    for name, values in columns.values.items():
+    for name, parts in columns.values.items():
+        values = np.concatenate(parts)
         distinct, codes = np.unique(values, return_inverse=True)
         is_whole, names_ids = bool((distinct % 1 == 0).all()), bool(_OF_ROWS.search(name))
         if is_whole and (distinct.astype(np.float32) != distinct).any():
@@ -219,6 +229,31 @@ _WARNINGS = {
     "rounded": "float32 rounds whole numbers of {}: write ranges, or subtract a constant",
 }
 _LINES = {"constant": "constant: {}", "unique": "another whole number in every row: {}"}
+
+
+def _are_standardised(train: np.ndarray, test: np.ndarray) -> bool:
+    """Return whether every feature has mean 0 and deviation 1, up to rounding, over the training
+    rows or over all. Then somebody has standardised the rows by their own statistics.
+
+    Args:
+        train, test: float32 ``[N, D]``, or ``[N, T, C]``, of which each channel is a feature;
+            others are not standardised.
+    """
+    if train.dtype.kind != "f":
+        return False
+    count, total, squares, found = 0, np.zeros(train.shape[-1]), np.zeros(train.shape[-1]), False
+    for part in (train, test):
+        rows = part.reshape(-1, part.shape[-1])
+        count += len(rows)
+        # In float64 without a copy of the rows, which may have half of the memory's size.
+        total += rows.sum(0, dtype=np.float64)
+        squares += np.einsum("nd,nd->d", rows, rows, dtype=np.float64)
+        mean, variance = total / count, squares / count - (total / count) ** 2
+        varying = variance > 1e-9
+        # A variance over count - 1 is 1 / count less here.
+        near = (abs(mean) < 1e-4).all() and (abs(variance[varying] - 1) < 1e-3 + 2 / count).all()
+        found |= bool(varying.any() and near)
+    return found
 
 
 def _tells(values: np.ndarray, labels: np.ndarray, users: np.ndarray | None) -> bool:
@@ -275,7 +310,7 @@ def _check_sides(
 ) -> None:
     """Find test rows that are training rows of the same person, and people with the same rows."""
     keys = np.concatenate([_keys(*side[:2]) for side in (train, test)])
-    users = _joined(train[2], test[2])
+    users = None if train[2] is None or test[2] is None else np.concatenate([train[2], test[2]])
     people = np.zeros(len(keys), np.int64)
     if users is not None:
         people = np.unique(users, return_inverse=True)[1]
@@ -287,14 +322,18 @@ def _check_sides(
         warned.append("the test rows are the training rows: no accuracy is one of new rows")
     elif copies > max(_COPIES * len(tested), 2 * _by_chance(train, test, columns)):
         warned.append(f"{lines[-1]}: leave out copies")
+    if users is None:
+        return
     same: dict[bytes, list[str]] = defaultdict(list)
     order = np.lexsort((keys, people))
     for rows in np.split(order, np.cumsum(np.bincount(people))[:-1]):
-        if users is not None and len(np.unique(keys[rows])) >= _OTHERS:
+        if len(np.unique(keys[rows])) >= _OTHERS:
             same[keys[rows].tobytes()].append(str(users[rows[0]]))
-    if twins := [" and ".join(names[:_SHOWN]) for names in same.values() if len(names) > 1]:
-        shown = ", ".join(twins[:_SHOWN])
-        warned.append(f"people with exactly the same rows may be one person: {shown}")
+    if twins := [names for names in same.values() if len(names) > 1]:
+        shown = ", ".join(" and ".join(names[:_SHOWN]) for names in twins[:_SHOWN])
+        lines.append(f"people with the same rows: {shown}")
+        count = sum(map(len, twins))
+        warned.append(f"{count:,} people have exactly the rows of another: they may be one person")
 
 
 def _keys(examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -309,7 +348,8 @@ def _by_chance(train: Side, test: Side, columns: Columns) -> float:
     count, share = len(columns.labels), len(test[1]) / (len(train[1]) + len(test[1]))
     if not columns.values:
         return math.inf if train[0].ndim == 2 else 0
-    numbers = [*columns.values.values(), *columns.labels.reshape(count, -1).T]
+    numbers = [*map(np.concatenate, columns.values.values())]
+    numbers += [*columns.labels.reshape(count, -1).T]
     codes = [np.unique(values, return_inverse=True)[1] for values in numbers]
     people = np.zeros(count) if columns.users is None else columns.users
     order = np.argsort(np.unique(people, return_inverse=True)[1], kind="stable")

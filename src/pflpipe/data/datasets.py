@@ -8,8 +8,8 @@
   [N, T, C] sequences (time, then channels); ``train_labels`` int64 [N] in 0..K-1, or real numbers
   to predict, float32 [N] or [N, K]; ``test_images``, ``test_labels`` likewise; ``classes`` int64
   scalar K; ``classes_found`` true, only if K is not declared and therefore one more than the
-  largest label; ``standardised_by_rows`` true, only if every float feature has mean 0 and
-  deviation 1 over the rows; ``unit_word`` text, only if the source names what a user is;
+  largest label; ``contract`` text, JSON of ``contract.Contract``; ``unit_word`` text, only if the
+  source names what a user is;
 - ``vocabulary`` int64 scalar V, only if examples are tokens: ``train_images`` is int32 [N, T] in
   0..V-1 then;
 - ``mean``, ``std`` float64 [C] or [1]: the constants of ``normalise``, which follow from the data
@@ -25,34 +25,36 @@ that training needs nothing else.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import zipfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pflpipe.code import guard, meaning, reference, user_files
-from pflpipe.data import checks, downloads, limits, per_client, pfllib, pins
+from pflpipe.data import checks, contract, downloads, limits, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
 from pflpipe.data.checks import (
+    CONTRACT,
     FOUND,
     IMAGES,
     KEYS,
     LABELS,
     LOADER,
-    SCALED,
     UNIT,
     USERS,
     Shape,
     example_shape,
 )
+from pflpipe.data.contract import UNKNOWN, Columns, Contract
 from pflpipe.errors import DataError, located, nearest
 from pflpipe.facts.datasets import DATASETS as DATASETS
 from pflpipe.facts.datasets import DatasetInfo
-from pflpipe.files import AGAIN, atomic
+from pflpipe.files import AGAIN, atomic, canonical_json
 from pflpipe.seeds import numpy_rng
 
 TEST_FRACTION = 0.2  # of a source without a test set
@@ -64,9 +66,9 @@ class Arrays:
     """A data set in memory; the module's docstring has shapes and types.
 
     ``declared``: whether the package or the source states K. Otherwise K follows from all labels,
-    and the ledger of a private run says so (``study.plans``). ``standardised``: whether features
-    have mean 0 and deviation 1 over the rows, of which the ledger warns too. ``unit``: the word for
-    a user in the ledger. ``loader``: name and SHA-256 of the user's function that returned the
+    and the ledger of a private run says so (``study.plans``). ``contract``: what is known of the
+    rows, of whose warnings the ledger has the text. ``unit``: the word for a user in the ledger.
+    ``loader``: name and SHA-256 of the user's function that returned the
     arrays, or empty. ``mean``, ``std``: per-channel (or one for all) constants of ``normalise``, on
     the scale 0..1.
     """
@@ -80,7 +82,7 @@ class Arrays:
     test_users: np.ndarray | None = None
     vocabulary: int | None = None
     declared: bool = True
-    standardised: bool = False
+    contract: Contract = UNKNOWN
     unit: str = "user"
     loader: str = ""
     mean: Sequence[float] = (0.5,)
@@ -127,7 +129,7 @@ class Header:
         train_size: training examples, after the test set has been set aside.
         users: number of user ids, with and without training rows, or None.
         declared: as in ``Arrays``.
-        standardised: as in ``Arrays``; known once the file is made.
+        contract: as in ``Arrays``; known once the file is made.
         loader: as in ``Arrays``; known once the file is made.
         numbers: whether labels are real numbers.
         vocabulary: number of different tokens; None if examples are none.
@@ -139,7 +141,7 @@ class Header:
     train_size: int
     users: int | None
     declared: bool = True
-    standardised: bool = False
+    contract: Contract = field(default=UNKNOWN, compare=False)
     loader: str = ""
     numbers: bool = False
     vocabulary: int | None = None
@@ -285,7 +287,7 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     if FOUND in names:  # a finished file, under another name
         del raw["classes"]
     made = dataclasses.replace(arrays_from(raw, location, dataset), loader=loader)
-    unread = sorted(map(str, set(names) - {*KEYS, FOUND, SCALED, LOADER}))
+    unread = sorted(map(str, set(names) - {*KEYS, FOUND, CONTRACT, LOADER}))
     moved = checks.channels_first(raw["train_images"].shape, raw["train_images"].dtype)
     line = write(dataset, made, target) + "; the channels came first" * moved
     return line + (f"; not read: {', '.join(unread)}" if unread else "")
@@ -303,8 +305,8 @@ def write(name: str, made: Arrays, target: Path) -> str:
     # These follow from the name, so the digest need not cover them.
     arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
     # Training does not read these, so the digest does not cover them.
-    notes = {FOUND: not made.declared, SCALED: made.standardised}
-    arrays |= {note: np.asarray(True) for note, holds in notes.items() if holds}
+    arrays |= {} if made.declared else {FOUND: np.asarray(True)}
+    arrays |= {CONTRACT: np.asarray(canonical_json(dataclasses.asdict(made.contract)))}
     arrays |= {UNIT: np.asarray(made.unit)} if made.unit != "user" else {}
     arrays |= {LOADER: np.asarray(made.loader)} if made.loader else {}
     with atomic(target) as path:
@@ -346,7 +348,13 @@ def _returned(reference: str) -> tuple[list[str], dict[str, np.ndarray]]:
     return list(arrays), read
 
 
-def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None = None) -> Arrays:
+def arrays_from(
+    raw: dict[str, np.ndarray],
+    location: str,
+    dataset: str | None = None,
+    ids: str = "",
+    named: Sequence[Mapping[str, np.ndarray]] = (),
+) -> Arrays:
     """Check arrays as a source gives them and bring them into the form of ``Arrays``.
 
     Args:
@@ -354,6 +362,8 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
             ``train_users``, ``test_users`` (integers or text), ``classes``, ``vocabulary``.
         location: names the source in messages.
         dataset: name of the data set; a known name fixes the image shape and the number of classes.
+        ids: as in ``contract.people``.
+        named: of a table, the columns of features of each side, by name.
 
     Raises:
         DataError: naming the location, the array, what was got and what is expected.
@@ -362,7 +372,8 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
         shapes = {key: (value.shape, value.dtype) for key, value in raw.items()}
         checks.check_shapes(shapes, dataset)
         classes, declared = checks.number_of_classes(raw, dataset)
-        checks.check_users(raw)
+        raw = raw | checks.check_users(raw, ids)
+        columns = Columns.of(_sides(raw), named)
         vocabulary, images = _vocabulary(raw), {}
         for key in (key for key in IMAGES if key in raw):
             if vocabulary is None:
@@ -370,11 +381,10 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
             else:
                 images[key] = checks.as_tokens(key, raw[key], vocabulary)
         labels = {key: checks.as_labels(key, raw[key]) for key in LABELS if key in raw}
-    standardised = checks.are_standardised(*images.values())
     users: dict[str, np.ndarray | None] = dict.fromkeys(USERS)
     if "train_users" in raw:
-        ids = checks.user_ids(raw)
-        users |= {key: np.searchsorted(ids, raw[key]) for key in USERS if key in raw}
+        people = checks.user_ids(raw)
+        users |= {key: np.searchsorted(people, raw[key]) for key in USERS if key in raw}
     everything: dict[str, Any] = {**images, **labels, **users}
     if "test_images" not in raw:
         with located(location):
@@ -382,7 +392,15 @@ def arrays_from(raw: dict[str, np.ndarray], location: str, dataset: str | None =
     known = DATASETS.get(dataset or "")
     scale = {key: getattr(known, key) for key in SCALE} if known else {}
     everything |= {"classes": classes, "vocabulary": vocabulary, "declared": declared}
-    return Arrays(**everything, standardised=standardised, **scale)
+    written = {key: people[everything[key]] for key in USERS if "train_users" in raw}
+    train, test = _sides(everything | written)
+    everything["contract"] = contract.of_rows(train, test, columns)
+    return Arrays(**everything, **scale)
+
+
+def _sides(arrays: Mapping[str, np.ndarray]) -> list[contract.Side]:
+    keys = zip(IMAGES, LABELS, USERS, strict=True)
+    return [(arrays[x], arrays[y], arrays.get(ids)) for x, y, ids in keys if x in arrays]
 
 
 def _vocabulary(arrays: Mapping[str, np.ndarray]) -> int | None:
@@ -499,11 +517,12 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
 def _notes(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """Return what a finished file says of its arrays, as ``Arrays`` and ``Header`` have it."""
     texts = {key for key, (shape, dtype) in shapes.items() if shape == () and dtype.kind == "U"}
-    are_text = [key for key in (UNIT, LOADER) if key in texts]
+    are_text = [key for key in (UNIT, LOADER, CONTRACT) if key in texts]
     text = {key: str(value) for key, value in read_arrays(path, are_text).items()}
+    known = json.loads(text.get(CONTRACT, "{}"))
     return {
         "declared": FOUND not in shapes,
-        "standardised": SCALED in shapes,
+        "contract": Contract(**{key: tuple(lines) for key, lines in known.items()}),
         "unit": text.get(UNIT, "user"),
         "loader": text.get(LOADER, ""),
     }

@@ -77,4 +77,4 @@ def read(
             labels = following[row].astype(np.int64)
         else:
             labels = vocabulary.number(np.array(y), classes, "classes")
-    return examples[row], labels, names[row], note
+    return Part(examples[row], labels, names[row], note)

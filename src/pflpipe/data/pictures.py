@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageOps
 
 from pflpipe.code import guard
 from pflpipe.data import limits, vocabulary
 from pflpipe.data.blocks import Part
+from pflpipe.data.contract import RowsWarning
 from pflpipe.errors import DataError, located
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -44,25 +47,36 @@ def read(
     words = np.array([path.parent.name for path in files])
     with located(str(folder)):
         labels = vocabulary.number(words, classes, "classes")
-    first = _pixels(files[0], size, channels)
+    seen = Counter[str]()
+    first = _pixels(files[0], size, channels, Counter())
     limits.check(len(files) * first.size, str(folder))
     images = np.empty((len(files), *first.shape), np.uint8)
     for row, path in enumerate(files):
-        pixels = _pixels(path, size, channels)
+        pixels = _pixels(path, size, channels, seen)
         fits, what = pixels.shape == first.shape, f"{path}: height, width, channels"
         expected = f"{first.shape}, as {files[0]} has"
         do = "write size: [height, width], and channels: 1 or 3, to bring all to one form"
         DataError.unless(fits, what, pixels.shape, expected, do)
         images[row] = pixels
+    for what, count in (+seen).items():
+        warnings.warn(f"{count} pictures {what}", RowsWarning, stacklevel=2)
     note = f"a person's folder is a user, one in it a class; {unread} other files were not read"
-    return images, labels, np.array([path.parent.parent.name for path in files]), note
+    return Part(images, labels, np.array([path.parent.parent.name for path in files]), note)
 
 
 def _listed(folder: Path) -> tuple[list[Path], int]:
     """Return the pictures in the order of their paths, and how many other files there are."""
     layout = f"{folder}/person/class/picture.png"
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    pictures = [path for path in files if path.suffix.lower() in ENDINGS and path.name[0] != "."]
+    # The second follows links to folders.
+    every = sorted({*folder.rglob("*"), *folder.glob("*/*/*")})
+    files = [path for path in every if path.is_file()]
+    pictures = [
+        path
+        for path in files
+        if path.suffix.lower() in ENDINGS
+        # Programs keep copies in hidden folders.
+        and not any(part[0] == "." for part in path.relative_to(folder).parts)
+    ]
     for path in pictures:
         fits = len(path.relative_to(folder).parts) == 3
         DataError.unless(fits, f"{path}: a picture in another place", expected=layout)
@@ -73,14 +87,24 @@ def _listed(folder: Path) -> tuple[list[Path], int]:
     return pictures, len(files) - len(pictures)
 
 
-def _pixels(path: Path, size: Sequence[int] | None, channels: int | None) -> np.ndarray:
-    """Return a picture as uint8 ``[H, W]`` or ``[H, W, 3]``."""
+def _pixels(
+    path: Path, size: Sequence[int] | None, channels: int | None, seen: Counter[str]
+) -> np.ndarray:
+    """Return a picture as uint8 ``[H, W]`` or ``[H, W, 3]``, upright as its EXIF says; count in
+    ``seen`` what it has besides that pixels do not show."""
     try:
         with Image.open(path) as picture:
             if picture.mode[0] in "IF":
                 raise ValueError(f"mode {picture.mode}, which has more than 8 bits a channel")
             grey = channels == 1 or (channels is None and picture.mode in _GREY)
-            pixels = picture.convert("L" if grey else "RGB")
+            seen["are animated, of which the first image was read"] += (
+                getattr(picture, "n_frames", 1) > 1
+            )
+            if picture.has_transparency_data:
+                alpha = np.asarray(picture.convert("RGBA"))[..., 3]
+                hidden = "are transparent in places, where hidden colours were read"
+                seen[hidden] += bool(alpha.min() < 255)
+            pixels = ImageOps.exif_transpose(picture).convert("L" if grey else "RGB")
             return np.asarray(pixels.resize((size[1], size[0])) if size else pixels)
     except Exception as error:  # of Pillow: there is no common base
         got = guard.described(error)

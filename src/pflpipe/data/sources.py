@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.code import meaning
-from pflpipe.data import blocks, datasets, texts
+from pflpipe.data import blocks, contract, datasets, texts
 from pflpipe.data.blocks import Part, Source
 from pflpipe.data.datasets import Header
 from pflpipe.errors import DataError
@@ -105,9 +105,12 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
         line = datasets.prepare(dataset, source, downloads, target)
     else:
         _check(dataset, source)
-        raw, note = _arrays(source)
-        made = datasets.arrays_from(raw, str(blocks.paths(source)[0]), dataset)
-        made = dataclasses.replace(made, unit=source.get("unit", made.unit))
+        with contract.collected() as warned:
+            raw, note, named = _arrays(source)
+        file, ids = str(blocks.paths(source)[0]), source.get("ids", "")
+        made = datasets.arrays_from(raw, file, dataset, ids, named)
+        known = dataclasses.replace(made.contract, warnings=(*warned, *made.contract.warnings))
+        made = dataclasses.replace(made, unit=source.get("unit", made.unit), contract=known)
         line = f"{datasets.write(dataset, made, target)}; {note}"
     if state is not None:
         write_text(target.with_suffix(NOTE), state)
@@ -122,26 +125,27 @@ def _check(dataset: str, block: Mapping[str, Any]) -> None:
         raise DataError("unit", got=got, expected=expected, do="give your data another name")
 
 
-def _arrays(block: Mapping[str, Any]) -> tuple[dict[str, np.ndarray], str]:
-    """Return what ``datasets.arrays_from`` takes, and what was taken for what."""
+def _arrays(
+    block: Mapping[str, Any],
+) -> tuple[dict[str, np.ndarray], str, list[Mapping[str, np.ndarray]]]:
+    """Return the arrays that ``datasets.arrays_from`` takes, what was taken for what, and the
+    named columns of each side, if there are any."""
     from pflpipe.data import leaf, pictures, tables, tff  # late: a named data set needs no pandas
 
     readers: dict[str, Any] = {blocks.LEAF: leaf, blocks.TFF: tff, "folder": pictures}
     read: Callable[..., Part] = readers.get(blocks.kind(block), tables).read
-    of_no_reader = ("file", "folder", "test", "unit")
+    of_no_reader = ("file", "folder", "test", "unit", "ids")
     layout = {key: value for key, value in block.items() if key not in of_no_reader}
     raw: dict[str, np.ndarray] = {}
-    notes = set[str]()
-    for part, path in zip(("train", "test"), blocks.paths(block), strict=False):
-        images, labels, users, note = read(path, **layout)
-        raw |= {f"{part}_images": images, f"{part}_labels": labels}
-        raw |= {} if users is None else {f"{part}_users": users}
-        notes.add(note)
-    if len(notes) > 1:
+    parts = [read(path, **layout) for path in blocks.paths(block)]
+    for side, part in zip(("train", "test"), parts, strict=False):
+        raw |= {f"{side}_images": part.examples, f"{side}_labels": part.labels}
+        raw |= {} if part.users is None else {f"{side}_users": part.users}
+    if any(part.note != parts[0].note for part in parts):
         raise DataError(block["test"], got="other columns than file", do="write features: [...]")
     if words := block.get("vocabulary"):
         raw["vocabulary"] = np.asarray(size := texts.Tokens(words, block["length"]).size)
         raw |= {} if "target" in block else {"classes": np.asarray(size)}
     if classes := block.get("classes"):
         raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
-    return raw, notes.pop()
+    return raw, parts[0].note, [part.columns for part in parts if part.columns]

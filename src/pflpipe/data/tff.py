@@ -81,11 +81,11 @@ def read(
         if text:
             layout = texts.Tokens(**tokens)
             examples, labels, row = layout.examples(list(_decoded(examples)), labels)
-            return examples, labels, names[row], f"{note}; {layout}"
+            return Part(examples, labels, names[row], f"{note}; {layout}")
     assert labels is not None  # for mypy: without text a label is needed
     if examples.dtype != np.uint8:
         examples = examples.astype(np.float32)
-    return examples, labels, names, note
+    return Part(examples, labels, names, note)
 
 
 def _decoded(words: np.ndarray) -> np.ndarray:

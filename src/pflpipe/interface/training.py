@@ -28,7 +28,7 @@ from pflpipe.code import dependencies
 from pflpipe.code import objects as code_objects
 from pflpipe.code.dependencies import Dependency
 from pflpipe.code.objects import Known
-from pflpipe.data import checks, datasets, extraction, features, partition, per_client
+from pflpipe.data import checks, contract, datasets, extraction, features, partition, per_client
 from pflpipe.data.apportion import draw_out
 from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError, PflpipeError
@@ -62,7 +62,13 @@ INSTANCE = (
 
 
 def clients_of(
-    table: Any, *, user: str, label: str | None = None, target: str | None = None, **layout: Any
+    table: Any,
+    *,
+    user: str,
+    label: str | None = None,
+    target: str | None = None,
+    ids: str = "",
+    **layout: Any,
 ) -> list[Shard]:
     """Return the examples of each client from a pandas DataFrame with a row for each, the clients
     in the order of their ids as text.
@@ -72,6 +78,8 @@ def clients_of(
             polars.
         user, label: the columns of client ids and of labels that are classes.
         target: instead of ``label``, the column of numbers to predict.
+        ids: ``merge`` if ids that differ only in case, blanks or the form of a number are one
+            person, ``exact`` if they are several; otherwise such ids are refused.
         layout: ``classes``, all labels or how many there are, which labels need, ``features``,
             ``vocabularies``, ``encoding`` and ``ranges`` as in a block of config.yaml
             (docs/own_files.md).
@@ -81,10 +89,10 @@ def clients_of(
     """
     from pflpipe.data import tables  # late: other clients need no pandas
 
-    if hasattr(table, "to_pandas"):
-        table = table.to_pandas()
-    x, y, users, _ = tables.arrays(table, user=user, label=label, target=target, **layout)
-    _, client, sizes = np.unique(np.asarray(users), return_inverse=True, return_counts=True)
+    table = tables.frame(table, label, layout)
+    x, y, users, *_ = tables.arrays(table, user=user, label=label, target=target, **layout)
+    users = contract.people({f"column {user!r}": np.asarray(users)}, ids)[f"column {user!r}"]
+    _, client, sizes = np.unique(users, return_inverse=True, return_counts=True)
     order, ends = np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]
     return list(zip(np.split(x[order], ends), np.split(y[order], ends), strict=True))
 
@@ -361,7 +369,7 @@ def run(
     arrays = datasets.load_arrays(_examples(cell, data))
     split = partition.make(arrays, cell.partition, cell.seed)
     sizes = np.array([len(rows) for rows in split.train])
-    names = "declared", "standardised", "unit", "loader"
+    names = "declared", "contract", "unit", "loader"
     notes = {name: getattr(arrays, name) for name in names}
     planned = plan_of(cell, sizes, **notes)
     resolved = registry.resolve(cell)

@@ -59,11 +59,13 @@ def lines(dataset: str, settings: Config) -> Iterator[str]:
         counts = np.bincount(labels, minlength=arrays.classes)
         yield f"rows by class{', the first' * (len(counts) > _MOST_CLASSES)}:"
         yield from _bars(map(str, names), counts[:_MOST_CLASSES])
+    yield from arrays.contract.lines
     pin = made.with_suffix(".pin")
     if pin.exists():
         same = "" if pins.fits(datasets.values(arrays), pin) else "not "
         yield f"These are {same}the values with which the name was first used ({pin})."
     yield "All numbers here are diagnostics of the rows: no epsilon covers them."
+    yield from (f"warning: {warning}" for warning in arrays.contract.warnings)
 
 
 def _users(arrays: Arrays) -> Iterator[str]:

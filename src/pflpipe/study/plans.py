@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.cells import Cell
+from pflpipe.data.contract import UNKNOWN, Contract
 from pflpipe.learning import architectures
 from pflpipe.methods import row_code
 from pflpipe.privacy.accounting import make_plan
@@ -18,12 +19,6 @@ CLASSES_FOUND = (
     "one client's label can change it, and no epsilon covers that; declare `classes` in the arrays"
 )
 """First warning of a private run on data that declare no number of classes."""
-STANDARDISED = (
-    "every feature has mean 0 and deviation 1 over all rows: statistics of private rows have made "
-    "them, one client's rows move those of all others, and no epsilon covers that; scale features "
-    "by constants"
-)
-"""Warning of a private run on features that were standardised by the rows."""
 REFERENCE = (
     "features were standardised by mean and deviation of the training images of {}, a public data "
     "set, whose people no epsilon covers"
@@ -46,7 +41,7 @@ def plan_of(
     sizes: np.ndarray | None = None,
     *,
     declared: bool = True,
-    standardised: bool = False,
+    contract: Contract = UNKNOWN,
     unit: str = "user",
     loader: str = "",
 ) -> Planned:
@@ -57,8 +52,8 @@ def plan_of(
             file of its features, and the file of its initial weights are used.
         sizes: training examples per client ``[M]``, for departures that count them and if all
             users of the data set take part.
-        declared, standardised: whether the data set declares its number of classes, and has
-            features that were standardised by its rows (``datasets.Header``).
+        declared: whether the data set declares its number of classes.
+        contract: what is known of its rows; its warnings are those of every run.
         unit: the word for a user of the data set, a client unless rows are dealt.
         loader: the user's function that made its rows (``datasets.Header``).
     """
@@ -84,12 +79,11 @@ def plan_of(
     features, model = cell.features, cell.model
     uncovered = {
         CLASSES_FOUND: not declared,
-        STANDARDISED: standardised,
         START.format(model.init, model.init_digest[:12]): model.init,
         FILE.format(features.file, features.made_by): features.file,
         REFERENCE.format(features.public): features.public,
     }
-    if plan.mechanism != "none":
-        warnings = (warning for warning, holds in uncovered.items() if holds)
-        entry = dataclasses.replace(entry, warnings=(*warnings, *entry.warnings))
+    is_private = plan.mechanism != "none"
+    found = (warning for warning, holds in uncovered.items() if holds and is_private)
+    entry = dataclasses.replace(entry, warnings=(*found, *contract.warnings, *entry.warnings))
     return Planned(plan, entry)
