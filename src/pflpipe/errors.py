@@ -116,13 +116,19 @@ class Problems:
         """Ignore later errors with this text, which are consequences of an earlier one."""
         self._ignored.add(text)
 
-    def stop(self) -> None:
-        """Raise the collected errors, if there are any; a single error keeps its type."""
+    def stop(self, most: int | None = None) -> None:
+        """Raise the collected errors, if there are any; a single error keeps its type.
+
+        Args:
+            most: number of errors that are shown, so that a wide table does not fill the screen.
+        """
         errors = []
         for (error, location), *repeats in self._problems.values():
             error = error.at(location) if location else error
             more = f" (and {len(repeats)} more like it)" * bool(repeats)
             errors.append(type(error)(f"{error}{more}"))
+        if most and len(errors) > most:
+            errors[most:] = [DataError(f"{len(errors) - most} more problems like these")]
         if errors:
             raise errors[0] if len(errors) == 1 else Errors(errors)
 

@@ -7,7 +7,7 @@ is read. Here are the checks that read no row; ``sources`` reads the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ class Part(NamedTuple):
         users: text ``[N]``, or None.
         note: a line that says what was taken for what.
         columns: name -> numbers ``[N]`` of each feature, if a table has named them.
+        fitted: rules for missing values and features with NaN in their place (columns.py).
     """
 
     examples: np.ndarray
@@ -34,13 +35,18 @@ class Part(NamedTuple):
     users: np.ndarray | None
     note: str
     columns: Mapping[str, np.ndarray] = {}
+    fitted: Sequence[tuple[str, slice]] = ()
 
 
 TABLES = (".csv", ".tsv", ".parquet")
 LEAF = ".json"
 TFF = ".h5"
 _OF_ROWS = ("user", "label", "target", "classes")
-_OF_TABLES = (*_OF_ROWS, "features", "vocabularies", "encoding", "ranges")
+_OF_COLUMNS = (
+    *("features", "exclude", "vocabularies", "encoding", "ranges"),
+    *("texts", "dates", "missing"),
+)
+_OF_TABLES = (*_OF_ROWS, *_OF_COLUMNS)
 _OF_TOKENS = ("tokens", "vocabulary", "length")
 KEYS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(TABLES, ("file", "test", "unit", "ids", *_OF_TABLES, "text", *_OF_TOKENS)),
@@ -77,9 +83,10 @@ def paths(block: Mapping[str, Any]) -> list[Path]:
 
 
 def files(block: Mapping[str, Any]) -> list[Path]:
-    """Return ``paths``, and the file of the vocabulary if there is one."""
+    """Return ``paths``, and the files of vocabularies."""
     words = block.get("vocabulary")
-    return [*paths(block), *([Path(words)] if isinstance(words, str) else [])]
+    listed = [words, *block.get("texts", {}).values()]
+    return [*paths(block), *(Path(entry) for entry in listed if isinstance(entry, str))]
 
 
 def check(block: Mapping[str, Any]) -> None:
@@ -104,7 +111,7 @@ def check(block: Mapping[str, Any]) -> None:
     for key in needed:
         expected = f"{', '.join(needed)} for texts"
         DataError.unless(key in block, f"{key} is missing", expected=expected)
-    without = {"example", "features", "vocabularies", "ranges", "encoding"} & block.keys()
+    without = {"example", *_OF_COLUMNS} & block.keys()
     fits, what = not (of_text and without), "text, the only example of a row"
     DataError.unless(fits, what, given, "no others")
     labelled = of_text or form not in TABLES or "label" in block or "target" in block
@@ -116,6 +123,14 @@ def check(block: Mapping[str, Any]) -> None:
     fits = "target" not in block or not {"label", "classes"} & block.keys()
     what, expected = "target, the column of numbers to predict", "target without label and classes"
     DataError.unless(fits, what, given, expected)
+    missing = block.get("missing")
+    rules = set(missing.values()) if isinstance(missing, dict) else {missing}
+    do = "write user: as well, or a value or indicator: these follow from a person's own rows"
+    fits = has_users(block) or not {"median", "most_frequent"} & rules
+    DataError.unless(fits, "missing", missing, do=do)
     for path in files(block):
         exists = path.is_dir() if form == "folder" else path.is_file()
+        if form != "folder" and path.is_dir():
+            do = "write its rows to one file, with the names of its folders as a column of text"
+            raise DataError(str(path), got="a folder", expected="one file", do=do)
         DataError.unless(exists, f"{path} does not exist", do="mend the path, or make it")

@@ -28,7 +28,7 @@ import dataclasses
 import json
 import math
 import zipfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -354,6 +354,7 @@ def arrays_from(
     dataset: str | None = None,
     ids: str = "",
     named: Sequence[Mapping[str, np.ndarray]] = (),
+    fill: Callable[[dict[str, Any]], None] | None = None,
 ) -> Arrays:
     """Check arrays as a source gives them and bring them into the form of ``Arrays``.
 
@@ -364,6 +365,7 @@ def arrays_from(
         dataset: name of the data set; a known name fixes the image shape and the number of classes.
         ids: as in ``contract.people``.
         named: of a table, the columns of features of each side, by name.
+        fill: fills NaN in features in place, once the test rows are set aside.
 
     Raises:
         DataError: naming the location, the array, what was got and what is expected.
@@ -376,7 +378,9 @@ def arrays_from(
         columns = Columns.of(_sides(raw), named)
         vocabulary, images = _vocabulary(raw), {}
         for key in (key for key in IMAGES if key in raw):
-            if vocabulary is None:
+            if fill:
+                images[key] = raw[key]
+            elif vocabulary is None:
                 images[key] = checks.finite_images(key, raw[key])
             else:
                 images[key] = checks.as_tokens(key, raw[key], vocabulary)
@@ -389,6 +393,10 @@ def arrays_from(
     if "test_images" not in raw:
         with located(location):
             everything |= _split(everything, dataset or location)
+    if fill:
+        fill(everything)
+        with located(location):
+            everything |= {key: checks.finite_images(key, everything[key]) for key in IMAGES}
     known = DATASETS.get(dataset or "")
     scale = {key: getattr(known, key) for key in SCALE} if known else {}
     everything |= {"classes": classes, "vocabulary": vocabulary, "declared": declared}

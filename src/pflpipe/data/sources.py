@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -106,9 +107,9 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
     else:
         _check(dataset, source)
         with contract.collected() as warned:
-            raw, note, named = _arrays(source)
+            raw, note, named, fill = _arrays(source)
         file, ids = str(blocks.paths(source)[0]), source.get("ids", "")
-        made = datasets.arrays_from(raw, file, dataset, ids, named)
+        made = datasets.arrays_from(raw, file, dataset, ids, named, fill)
         known = dataclasses.replace(made.contract, warnings=(*warned, *made.contract.warnings))
         made = dataclasses.replace(made, unit=source.get("unit", made.unit), contract=known)
         line = f"{datasets.write(dataset, made, target)}; {note}"
@@ -127,10 +128,16 @@ def _check(dataset: str, block: Mapping[str, Any]) -> None:
 
 def _arrays(
     block: Mapping[str, Any],
-) -> tuple[dict[str, np.ndarray], str, list[Mapping[str, np.ndarray]]]:
-    """Return the arrays that ``datasets.arrays_from`` takes, what was taken for what, and the
-    named columns of each side, if there are any."""
-    from pflpipe.data import leaf, pictures, tables, tff  # late: a named data set needs no pandas
+) -> tuple[
+    dict[str, np.ndarray],
+    str,
+    list[Mapping[str, np.ndarray]],
+    Callable[[dict[str, Any]], None] | None,
+]:
+    """Return the arrays that ``datasets.arrays_from`` takes, what was taken for what, the named
+    columns of each side, if there are any, and ``fill``."""
+    # Late: a named data set needs no pandas.
+    from pflpipe.data import columns, leaf, pictures, tables, tff
 
     readers: dict[str, Any] = {blocks.LEAF: leaf, blocks.TFF: tff, "folder": pictures}
     read: Callable[..., Part] = readers.get(blocks.kind(block), tables).read
@@ -148,4 +155,6 @@ def _arrays(
         raw |= {} if "target" in block else {"classes": np.asarray(size)}
     if classes := block.get("classes"):
         raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
-    return raw, parts[0].note, [part.columns for part in parts if part.columns]
+    fitted, named = parts[0].fitted, [part.columns for part in parts if part.columns]
+    fill = partial(columns.fill, fitted=fitted) if fitted else None
+    return raw, parts[0].note, named, fill

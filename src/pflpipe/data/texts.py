@@ -78,6 +78,11 @@ class Tokens:
             row[self.length - len(found) :] = found
         return rows
 
+    def present(self, texts: Iterable[str]) -> np.ndarray:
+        """Return whether each text has each token of the vocabulary, float32 ``[N, V]``."""
+        rows = [np.bincount(found, minlength=self.size) for found in self._numbers(texts)]
+        return (np.stack(rows)[:, FIRST:] > 0).astype(np.float32)
+
     def following(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return an example for every token of the vocabulary that follows another in its text: the
         T tokens before it, int32 ``[N, T]``, the token as label, int64 ``[N]``, and the index of

@@ -7,7 +7,9 @@ released model. It is therefore declared, and an error shows what to write.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,9 @@ import numpy as np
 from pflpipe.errors import DataError
 
 _TRUTH = {"no": "false", "off": "false", "yes": "true", "on": "true"}
-_LISTED = 30
+MOST_LISTED = 30
+_LONGEST = 40
+_WHOLE = re.compile(r"(-?\d+)\.0+")
 
 
 def number(words: np.ndarray, declared: int | Sequence[Any] | None, key: str) -> np.ndarray:
@@ -34,31 +38,37 @@ def number(words: np.ndarray, declared: int | Sequence[Any] | None, key: str) ->
         DataError: nothing is declared, a word twice, or a row has another word.
     """
     if declared is None:
-        do = f"write {key}: {listed(words)}"
+        do = f"write {key}: {listed(map(_whole, words))}"
         raise DataError(f"{key} is missing", expected="all labels that there may be", do=do)
     entries = list(range(declared)) if isinstance(declared, int) else declared
     truth = any(isinstance(entry, bool) for entry in entries)
     places = {_spelled(str(entry), truth): place for place, entry in enumerate(entries)}
     DataError.unless(len(places) == len(entries), key, list(entries), "no word twice")
     distinct, inverse = np.unique(words, return_inverse=True)
-    found = np.array([places.get(_spelled(str(word), truth), -1) for word in distinct], np.int64)
+    found = np.array([_place(str(word), places, truth) for word in distinct], np.int64)
     numbers: np.ndarray = found[inverse]
     if (numbers < 0).any():
-        row = int(np.argmax(numbers < 0))
-        got = f"{words[row]} in {(numbers < 0).sum()} rows, the first {row}"
+        row, others = int(np.argmax(numbers < 0)), distinct[found < 0]
+        shown = words[row] if len(others) == 1 else listed(others)
+        got = f"{shown} in {(numbers < 0).sum()} rows, the first {row}"
         expected = f"one of {listed(map(str, entries))}"
         raise DataError(key, got=got, expected=expected, do="mend these rows, or declare the word")
     return numbers
 
 
+def _place(word: str, places: Mapping[str, int], truth: bool) -> int:
+    spelled = _spelled(word, truth)
+    return places.get(spelled, places.get(_whole(spelled), -1))
+
+
 def listed(words: Iterable[Any]) -> str:
     """Return distinct words as a list of YAML: numbers in their order, then text."""
-    distinct = {str(word) for word in words}
+    distinct = {_short(str(word)) for word in words}
     numbers = sorted(filter(_is_number, distinct), key=int)
     text = sorted(distinct.difference(numbers))
     shown = numbers + [json.dumps(word, ensure_ascii=False) for word in text]
-    rest = [f"... ({len(shown)} values)"] if len(shown) > _LISTED else []
-    return f"[{', '.join(shown[:_LISTED] + rest)}]"
+    rest = [f"... ({len(shown)} values)"] if len(shown) > MOST_LISTED else []
+    return f"[{', '.join(shown[:MOST_LISTED] + rest)}]"
 
 
 def _is_number(word: str) -> bool:
@@ -66,5 +76,17 @@ def _is_number(word: str) -> bool:
     return word.isascii() and word.isdigit() and str(int(word)) == word
 
 
+def _short(word: str) -> str:
+    return word if len(word) <= _LONGEST else f"{word[:_LONGEST]}..."
+
+
+def _whole(word: str) -> str:
+    """Return a whole number without the point that a missing value among others gives it."""
+    found = _WHOLE.fullmatch(str(word))
+    return found[1] if found else word
+
+
 def _spelled(word: str, truth: bool) -> str:
+    """Return a word in the form in which words are compared."""
+    word = unicodedata.normalize("NFC", word)
     return _TRUTH.get(word.casefold(), word.casefold()) if truth else word

@@ -90,7 +90,10 @@ def clients_of(
     from pflpipe.data import tables  # late: other clients need no pandas
 
     table = tables.frame(table, label, layout)
-    x, y, users, *_ = tables.arrays(table, user=user, label=label, target=target, **layout)
+    part = tables.arrays(table, user=user, label=label, target=target, **layout)
+    do = "write a value or indicator: here nobody knows which rows are test rows"
+    DataError.unless(not part.fitted, "missing", layout.get("missing"), do=do)
+    x, y, users = part.examples, part.labels, part.users
     users = contract.people({f"column {user!r}": np.asarray(users)}, ids)[f"column {user!r}"]
     _, client, sizes = np.unique(users, return_inverse=True, return_counts=True)
     order, ends = np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import shlex
 import shutil
 import sys
@@ -26,6 +27,8 @@ INSTALL = "pip install 'pflpipe[all]'"
 def main() -> NoReturn:
     """Entry point of the console script."""
     arguments = _parser().parse_args()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # of a terminal that knows only ASCII
 
     def command() -> None:
         try:

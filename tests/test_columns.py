@@ -1,0 +1,257 @@
+"""Columns of a table become features by what is declared of them: missing values, dates, texts and
+columns that are left out."""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pflpipe
+import warm
+from pflpipe.data import blocks, sources
+from pflpipe.data.datasets import Arrays, load_arrays
+from pflpipe.errors import DataError, PflpipeError
+
+PEOPLE = ["ann", "bo", "cy"]
+ROWS = 10
+BLOCK = {
+    "file": "rows.csv",
+    "user": "person",
+    "label": "y",
+    "classes": [0, 1],
+    "ranges": {"age": [0, 100]},
+    "vocabularies": {"city": ["Oslo", "Rome", "Turin"]},
+}
+HOLES = (2, 5)
+
+
+def table() -> pd.DataFrame:
+    """Ten rows of each person; ann and bo have no age and no city in two, cy has none at all."""
+    rows = len(PEOPLE) * ROWS
+    made = pd.DataFrame(
+        {
+            "person": np.repeat(PEOPLE, ROWS),
+            "age": [str(20 + 7 * (row % 10) + row // 10) for row in range(rows)],
+            "city": [["Rome", "Turin", "Turin"][row % 3] for row in range(rows)],
+            "y": np.arange(rows) % 2,
+        }
+    )
+    for start in (0, ROWS):
+        made.loc[[start + hole for hole in HOLES], ["age", "city"]] = ["NA", ""]
+    made.loc[2 * ROWS :, ["age", "city"]] = ""
+    return made
+
+
+def prepared(name: str, made: pd.DataFrame, **changes: object) -> tuple[str, Arrays]:
+    """The line about a table, and its arrays, made in a folder of this name."""
+    made.to_csv("rows.csv", index=False)
+    target = Path(name) / "mine.npz"  # the test rows depend on the name of the data set
+    line = sources.prepare("mine", BLOCK | changes, Path("downloads"), target)
+    return line, load_arrays(target)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def of_person(arrays: Arrays, person: int) -> dict[str, np.ndarray]:
+    assert arrays.train_users is not None
+    assert arrays.test_users is not None
+    train, test = arrays.train_images, arrays.test_images
+    return {
+        "train": train[arrays.train_users == person],
+        "test": test[arrays.test_users == person],
+    }
+
+
+def with_ages(made: pd.DataFrame) -> pd.DataFrame:
+    """The rows with a number of their own, by which they are found again."""
+    return made.assign(row=np.arange(len(made)))
+
+
+@pytest.mark.parametrize("rule", ["median", "most_frequent"])
+def test_a_missing_value_is_what_follows_from_the_persons_own_training_rows(rule):
+    made = with_ages(table())
+    made.loc[ROWS : ROWS + 4, "age"] = "31"  # the most frequent one of bo
+    _, arrays = prepared("mine", made, missing={"age": rule, "city": "most_frequent"})
+    ages = pd.to_numeric(made["age"], errors="coerce").to_numpy() / 50 - 1
+    for person in range(3):
+        rows = of_person(arrays, person)
+        own = pd.Series(ages[rows["train"][:, -1].astype(int)]).dropna()
+        cities = made["city"].iloc[rows["train"][:, -1].astype(int)]
+        cities = cities[cities != ""].mode()
+        if person < 2:
+            expected = own.median() if rule == "median" else own.mode()[0]
+            word = np.array(["Oslo", "Rome", "Turin"]) == cities.iloc[0]
+        else:
+            expected, word = 0, np.zeros(3)
+        filled = 0
+        for side in rows.values():
+            for age, *city, row in side:
+                known = ages[int(row)]
+                assert age == pytest.approx(expected if np.isnan(known) else known)
+                if made["city"].iloc[int(row)] == "":
+                    assert (np.array(city) == word).all()
+                    filled += 1
+        assert filled == (2 if person < 2 else ROWS)
+
+
+def test_the_rows_of_one_person_change_the_features_of_no_other():
+    made = with_ages(table())
+    _, first = prepared("first", made, missing="median")
+    made.loc[:2, ["age", "city"]] = ["99", "Oslo"]
+    _, second = prepared("first_2", made, missing="median")
+    names = [np.concatenate([a.train_images, a.test_images]) for a in (first, second)]
+    by_row = [dict(zip(rows[:, -1].astype(int), rows.tolist(), strict=True)) for rows in names]
+    changed = {row for row, values in by_row[0].items() if by_row[1][row] != values}
+    assert changed
+    assert changed <= set(range(ROWS))
+
+
+def test_a_declared_value_or_an_indicator_stands_for_a_missing_one():
+    rules = {"age": 40, "city": "Oslo"}
+    line, arrays = prepared("value", with_ages(table()), missing=rules)
+    rows = np.concatenate([arrays.train_images, arrays.test_images])
+    assert {(*values,) for *values, row in rows.tolist() if row % ROWS in HOLES} == {
+        (np.float32(-0.2).item(), 1.0, 0.0, 0.0)
+    }
+    line, arrays = prepared("mark", with_ages(table()), missing="indicator")
+    assert line.endswith(
+        "features age (0 to 100), age missing, city (one of 3), city missing, row, row missing"
+    )
+    rows = np.concatenate([arrays.train_images, arrays.test_images])
+    for age, missing, *city, no_city, row, _ in rows.tolist():
+        is_missing = row >= 2 * ROWS or row % ROWS in HOLES
+        assert missing == no_city == is_missing
+        assert is_missing == (not any(city))
+        assert not is_missing or age == 0
+
+
+def test_without_users_nothing_is_fitted_and_frames_know_no_test_rows():
+    frame = table()
+    without = {key: value for key, value in BLOCK.items() if key != "user"}
+    for rule in ("median", {"city": "most_frequent"}):
+        with pytest.raises(DataError, match=r"missing; got .*; write user: as well, or a value"):
+            blocks.check(without | {"missing": rule})
+    layout = {key: BLOCK[key] for key in ("classes", "ranges", "vocabularies")}
+    with pytest.raises(DataError, match=r"missing; got 'median'; write a value or indicator"):
+        pflpipe.clients_of(frame, user="person", label="y", missing="median", **layout)
+    clients = pflpipe.clients_of(frame, user="person", label="y", missing="indicator", **layout)
+    assert clients[0][0].shape == (ROWS, 6)
+
+
+def test_dates_become_their_declared_parts():
+    made = table()[["person", "y"]]
+    made["visit"] = pd.date_range("2020-02-27 05:00", periods=len(made), freq="25h").astype(str)
+    line, arrays = prepared(
+        "dates",
+        made,
+        vocabularies={},
+        dates={"visit": ["year", "month", "weekday", "hour"]},
+        ranges={"visit.year": [2000, 2040]},
+    )
+    assert line.endswith(
+        "features visit.year (2000 to 2040), visit.month (1 to 12), visit.weekday (0 to 6), "
+        "visit.hour (0 to 23)"
+    )
+    days = pd.to_datetime(made["visit"])
+    expected = {
+        (0.0, (d.month - 1) / 5.5 - 1, d.weekday() / 3 - 1, d.hour / 11.5 - 1) for d in days
+    }
+    found = np.concatenate([arrays.train_images, arrays.test_images])
+    assert np.allclose(sorted(map(tuple, found.tolist())), sorted(expected), atol=1e-6)
+
+
+def test_texts_beside_numbers_become_their_words_and_columns_are_left_out():
+    made = table()[["person", "y"]]
+    made["note"] = ["Good day!", "a bad, bad day", ""] * 10
+    made["age"], made["id"] = np.arange(30), np.arange(30)
+    none = {"ranges": {}, "vocabularies": {}}
+    line, arrays = prepared(
+        "texts", made, texts={"note": ["good", "bad", "day"]}, exclude=["id"], **none
+    )
+    assert line.endswith("features note (words of 3), age; left out id")
+    rows = np.concatenate([arrays.train_images, arrays.test_images]).tolist()
+    words = [[1, 0, 1], [0, 1, 1], [0, 0, 0]]
+    assert sorted(rows) == sorted([*words[row % 3], row] for row in range(30))
+    Path("words.txt").write_text("good\nbad\nday\n")
+    _, again = prepared("texts_2", made, texts={"note": "words.txt"}, exclude=["id"], **none)
+    assert np.array_equal(again.train_images, arrays.train_images)
+    line, arrays = prepared("hashed", made, texts={"note": 8}, exclude=["id", "age"], **none)
+    assert line.endswith("features note (words hashed to 8); left out id, age")
+    lengths = np.linalg.norm(arrays.train_images, axis=1)
+    assert set(np.round(lengths, 5)) == {0, 1}
+    assert len(np.unique(arrays.train_images, axis=0)) == 3
+    _, part = prepared("part", made[:9], texts={"note": 8}, exclude=["id", "age"], **none)
+    assert np.isin(part.train_images, arrays.train_images).all()
+
+
+def test_all_problems_of_a_file_are_said_at_once_on_at_most_a_screen():
+    made = table()
+    made["visit"] = "2020-01-01"
+    made["note"] = [f"text {'of many words ' * 20}{row}" for row in range(30)]
+    made.loc[4, "age"] = "old"
+    made["y"] = made["y"].replace({1: 7})
+    made = pd.concat([made, made.assign(note=made["note"] + "!")], ignore_index=True)
+    with pytest.raises(PflpipeError) as refused:
+        prepared("bad", made, classes=[0, 1])
+    lines = str(refused.value).split("\nerror: ")
+    assert all(line.startswith("rows.csv") for line in lines)
+    words = [
+        "classes; got '7 in 30 rows, the first 1'",
+        "'age'; got 'old in 2 rows, the first 4'",
+        "dates: {visit: [year, month, weekday]}, texts: {note: 64}, or leave them out by exclude",
+        "'city' (28 rows, the first 2); expected a value in every row; write missing: {city: most_",
+    ]
+    assert len(lines) == len(words)
+    for part, line in zip(words, lines, strict=True):
+        assert part in line
+    wide = pd.DataFrame({f"c{i}": [f"word {row}" for row in range(9)] for i in range(300)})
+    wide = wide.assign(person="a", y=0, **{f"d{i}": "" for i in range(300)})
+    with pytest.raises(PflpipeError) as refused:
+        prepared("wide", wide, vocabularies={}, ranges={"z": [0, 1]})
+    assert len(str(refused.value)) < 24 * 80 * 2
+    assert str(refused.value).count("and 290 more") == 2
+
+
+def test_labels_of_a_table_need_not_be_written_as_their_declaration_is():
+    made = table()[["person", "y"]].assign(age=np.arange(30))
+    none = {"vocabularies": {}}
+    _, whole = prepared("whole", made, **none)
+    _, point = prepared("point", made.assign(y=made["y"].astype(float)), **none)
+    assert np.array_equal(whole.train_labels, point.train_labels)
+    with pytest.raises(DataError, match=r"write classes: \[0, 1\]"):
+        prepared("none", made.assign(y=made["y"].astype(float)), classes=None, **none)
+    names = ["é", "è"]
+    written = [unicodedata.normalize("NFD", names[label]) for label in made["y"]]
+    _, composed = prepared("accents", made.assign(y=written), classes=names, **none)
+    assert np.array_equal(whole.train_labels, composed.train_labels)
+
+
+def test_a_column_of_pictures_or_lists_is_one_short_line():
+    frame = table()[["person", "y"]].assign(image=[{"bytes": b"x" * 100_000}] * 30)
+    with pytest.raises(DataError, match=r"column 'image'; got 'dict'; .*exclude: \[image\]") as one:
+        pflpipe.clients_of(frame, user="person", label="y", classes=2)
+    assert len(str(one.value)) < 200
+
+
+def test_a_folder_of_parquet_files_is_not_taken_for_a_missing_file():
+    Path("rows.parquet/u=a").mkdir(parents=True)
+    table().to_parquet("rows.parquet/u=a/0.parquet")
+    with pytest.raises(DataError, match=r"rows.parquet; got 'a folder'; expected one file; write"):
+        prepared("mine", table(), file="rows.parquet")
+
+
+def test_a_terminal_that_knows_only_ascii_shows_a_data_set():
+    program = "from pflpipe.pipeline.cli import main; main()"
+    Path("config.yaml").write_text("studies: [none]\n")
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    shown = warm.python(program, ("pflpipe", "data", "digits"), Path.cwd(), ascii_only)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "rows by class" in shown.stdout
