@@ -78,3 +78,13 @@ def length(tree, norm=2, lead=1, scale=None):
             value.reshape(*value.shape[:lead], -1) if value.ndim > lead else value.unsqueeze(-1)
         )
     return torch.linalg.vector_norm(torch.cat(rows, dim=-1), ord=norm, dim=-1)
+
+
+def tensors(value):
+    """A value of a table in which ``{shape: [6], of: 1.0, dtype: float32}`` is a full tensor."""
+    if not isinstance(value, dict):
+        return value
+    if "shape" not in value:
+        return {name: tensors(part) for name, part in value.items()}
+    dtype = getattr(torch, value.get("dtype", "float32"))
+    return torch.full(value["shape"], value.get("of", 1.0), dtype=dtype)

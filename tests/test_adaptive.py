@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import tabled
 from pflpipe import cells
 from pflpipe.attacks import registry as attacks
 from pflpipe.auditing import cases
@@ -29,6 +30,8 @@ from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import read
 from releases import generator
 from simulations import assert_equal, ends_of_other_data, held, plan, simulation, snapshot, spied
+
+TABLES = tabled.table("test_adaptive")
 
 torch.set_num_threads(1)
 ASKED = cells.Privacy(
@@ -379,18 +382,7 @@ def test_departures_without_one_sum_of_jointly_clipped_updates_are_refused():
     check_adaptive(["public_sampling", "update_against_global"])
 
 
-STUDY = """
-title: t
-description: d
-dataset: digits
-partition: {kind: iid, clients: 20}
-model: {name: mlp, hidden: [8]}
-training: {rounds: 2, local_epochs: 1, batch_size: 4, optimizer: sgd, lr: 0.1}
-privacy: PRIVACY
-seeds: [0]
-methods:
-  - METHOD
-"""
+STUDY = TABLES["STUDY"]
 ALL = "{epsilon: 2, delta: 0.001, clip_norm: 1, clip_quantile: 0.5}"
 
 

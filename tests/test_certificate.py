@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import generated
+import tabled
 from called import called
 from certificates import (
     CELLS,
@@ -50,6 +51,8 @@ from pflpipe.pipeline import certificate, cli, evidence, settled
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.study.plans import plan_of
+
+TABLES = tabled.table("test_certificate")
 
 pytestmark = pytest.mark.slow
 planted_edits = functools.partial(
@@ -425,23 +428,8 @@ def test_a_claim_that_the_results_contradict_is_rejected_with_them(results, forg
 # Every field, one at a time, with all digests made right again
 
 
-EDITED = (
-    *("found by a search", "adaptive", "buffered", "laplace", "calibrated like the papers"),
-    *("sizes count", "a single round counted", "own network", "all users", "dealt"),
-    *("found by a search on other clients", "without privacy"),
-)
-WORDS = {
-    "certified": ["nominal"],
-    "unreviewed": ["certified"],
-    "kept": ["refuted"],
-    "refuted": ["kept"],
-    "gaussian": ["laplace"],
-    "dp_fedavg": ["fedavg", "ditto", "my_magic"],
-    "accuracy": ["macro_f1"],
-    "dirichlet": ["iid"],
-    "sgd": ["adam"],
-    "user": ["patient", "dealt client"],
-}
+EDITED = TABLES["EDITED"]
+WORDS = TABLES["WORDS"]
 """Value -> others that its place may have."""
 
 
@@ -731,12 +719,7 @@ def test_the_audits_of_a_release_are_written_down_a_second_time():
 
 @pytest.mark.parametrize(
     ("mechanism", "rate", "multiplier"),
-    [
-        ("gaussian", 1.0, 6.0),
-        ("gaussian", 0.3, 20.0),
-        ("laplace", 0.3, 9.0),
-        ("discrete_gaussian", 1.0, 6.0),
-    ],
+    TABLES["the second accountant counts groups as the first does"],
 )
 def test_the_second_accountant_counts_groups_as_the_first_does(mechanism, rate, multiplier):
     norm = 1 if mechanism == "laplace" else 2

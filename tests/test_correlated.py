@@ -40,6 +40,7 @@ import pytest
 import torch
 
 import correlated_noise
+import tabled
 from pflpipe import cells
 from pflpipe.attacks import registry as attacks
 from pflpipe.auditing import cases, neighbours
@@ -64,6 +65,8 @@ from pflpipe.simulation import rounds
 from pflpipe.study.epsilon_as_published import as_published, epsilon
 from pflpipe.study.load import read
 from simulations import held, open_plan, plan, simulation
+
+TABLES = tabled.table("test_correlated")
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parents[1]
@@ -645,17 +648,7 @@ def test_a_release_is_given_the_noise_of_its_plan():
         mechanism.release(source_of(lambda _: rng, 2).at(0), sent, present, plan())
 
 
-STUDY = """
-title: t
-description: d
-dataset: digits
-partition: {kind: iid, clients: 8}
-model: {name: mlp, hidden: [4]}
-training: {rounds: 6, local_epochs: 1, batch_size: 0, optimizer: sgd, lr: 0.1, TRAINING}
-privacy: {epsilon: 2, delta: 1.0e-5, clip_norm: 1, PRIVACY}
-seeds: [0]
-methods: [METHOD]
-"""
+STUDY = TABLES["STUDY"]
 
 
 def asked(folder, training="groups: 2", privacy="band: 2", method="{name: dp_fedavg}"):
@@ -672,17 +665,7 @@ def asked(folder, training="groups: 2", privacy="band: 2", method="{name: dp_fed
 
 @pytest.mark.parametrize(
     ("words", "told"),
-    [
-        ({"training": "groups: 2, sample_rate: 0.5"}, "training.sample_rate"),
-        ({"training": "sample_rate: 0.5"}, "training.sample_rate"),
-        ({"privacy": "band: 2, clip_quantile: 0.5"}, "privacy.clip_quantile"),
-        ({"privacy": "buffers: 2, clip_quantile: 0.5"}, "privacy.clip_quantile"),
-        ({"privacy": "band: 2, buffers: 2"}, "privacy.buffers is for privacy.band 1 only"),
-        ({"method": "{name: dp_fedsim, profile: paper}"}, "departures"),
-        ({"training": "groups: 9"}, "at most M = 8"),
-        ({"privacy": "mechanism: laplace, band: 2", "method": "{name: appfl}"}, "privacy.band"),
-        ({"privacy": "mechanism: laplace", "method": "{name: appfl}"}, "privacy.mechanism"),
-    ],
+    TABLES["a study that asks for what cannot be is refused"],
 )
 def test_a_study_that_asks_for_what_cannot_be_is_refused(words, told, tmp_path):
     with pytest.raises(PflpipeError, match=told):

@@ -9,11 +9,23 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import tabled
 from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import DEPARTURES, EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy import departures as module
 from pflpipe.privacy.mechanism import Uploads, release
-from releases import GAUSSIAN, LAPLACE, NOTHING, everybody, generator, published, torch_generator
+from releases import (
+    GAUSSIAN,
+    LAPLACE,
+    NOTHING,
+    everybody,
+    generator,
+    published,
+    tensors,
+    torch_generator,
+)
+
+TABLES = tabled.table("test_departures")
 
 torch.set_num_threads(1)
 SHAPES = {"conv.weight": (2, 3), "conv.bias": (2,), "head.weight": (4,)}  # two layers
@@ -417,58 +429,12 @@ def test_laplace_has_no_departure_of_messages(name):
 
 @pytest.mark.parametrize(
     ("names", "change", "words"),
-    [
-        (
-            ("data_dependent_clip",),
-            {"bounds": None},
-            r"'bounds'; got 'nothing'; expected shape \[6, 2\]",
-        ),
-        (
-            ("data_dependent_clip",),
-            {"bounds": torch.ones(6, 3)},
-            r"'bounds'; got \[6, 3\]; expected shape \[6, 2\]",
-        ),
-        (
-            ("data_dependent_clip", "per_tensor_clip"),
-            {"bounds": torch.ones(6, 2)},
-            r"expected shape \[6, 3\]",
-        ),
-        (
-            ("client_clip_weights",),
-            {"clip_weights": torch.ones(6, 3)},
-            r"'clip_weights'; got \[6, 3\]; expected shape \[6, 2",
-        ),
-        (("noise_on_support",), {"mask.conv.bias": None}, r"'mask.conv.bias'; got 'nothing'"),
-        (
-            ("divide_by_counts",),
-            {"mask.conv.bias": torch.ones(6)},
-            r"'mask.conv.bias'; got \[6\]; expected shape \[6, 2\]",
-        ),
-        (
-            ("private_clamp",),
-            {"radius.conv.bias": None},
-            r"private_clamp: extra 'radius.conv.bias'",
-        ),
-        (
-            ("data_dependent_noise",),
-            {"centre.conv.bias": torch.ones(6, 2)},
-            r"no departure reads; got 'centre.conv.bias'",
-        ),
-        (
-            ("raw_similarity_weights",),
-            {"similarity": torch.ones(5)},
-            r"'similarity'; got \[5\]; expected shape \[6\]",
-        ),
-        (
-            ("data_size_weights",),
-            {"size": torch.full((6,), math.nan)},
-            r"'size'; expected finite counts",
-        ),
-    ],
+    TABLES["side entries are those that the departures read"],
 )
 def test_side_entries_are_those_that_the_departures_read(names, change, words):
     sent = uploads(names)
-    extras = {name: value for name, value in {**sent.extras, **change}.items() if value is not None}
+    given = sent.extras | tensors(change)
+    extras = {name: value for name, value in given.items() if value is not None}
     with pytest.raises(PrivacyError, match=words) as caught:
         release(generator(), Uploads(sent.update, extras), everybody(), PLAN, departures=names)
     assert "\n" not in str(caught.value)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import malformed
+import tabled
 from pflpipe.cells import Cell, Features, Model, Partition, Privacy, Training
 from pflpipe.data import datasets, dead_leaves, extraction, features, partition, pins, scattering
 from pflpipe.errors import DataError, PflpipeError
@@ -21,6 +22,8 @@ from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.load import load_outline
 from pflpipe.study.plans import CLASSES_FOUND, FILE, REFERENCE, plan_of
+
+TABLES = tabled.table("test_extraction")
 
 torch.set_num_threads(1)
 SCATTERING = Features("scattering", scales=1)
@@ -294,16 +297,7 @@ def test_a_perceptron_without_hidden_layers_is_linear():
     assert shapes == {"head.weight": (10, 324), "head.bias": (10,)}
 
 
-STUDY = {
-    "title": "Features",
-    "description": "Of digits.",
-    "dataset": "digits",
-    "partition": {"kind": "iid", "clients": 5},
-    "model": {"name": "mlp", "hidden": []},
-    "training": {"rounds": 2, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 1},
-    "seeds": [0],
-    "methods": [{"name": "local_only"}],
-}
+STUDY = TABLES["STUDY"]
 REFUSED = malformed.table("no_features")
 
 

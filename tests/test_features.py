@@ -18,12 +18,15 @@ import rdata
 import torch
 
 import pflpipe
+import tabled
 from pflpipe.cells import Model, Partition, Training
 from pflpipe.data import datasets, downloads, partition
 from pflpipe.data.datasets import load_arrays, prepare
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.learning import architectures, networks
 from pflpipe.study.check import check_augment
+
+TABLES = tabled.table("test_features")
 
 torch.set_num_threads(1)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -478,21 +481,7 @@ def test_what_is_known_of_jester_is_what_its_ratings_give(tmp_path):
 
 # ---------------------------------------------------------------- sequences
 
-SMALL = '''
-from torch import nn
-
-
-class Conv1(nn.Module):
-    """One convolution over time, then the mean over time."""
-
-    def __init__(self, image_shape, classes):
-        super().__init__()
-        channels, time = image_shape
-        self.conv, self.fc = nn.Conv1d(channels, 4, 3), nn.Linear(4, classes)
-
-    def forward(self, x):
-        return self.fc(self.conv(x).relu().mean(-1))
-'''
+SMALL = TABLES["SMALL"]
 
 
 def sequences(count: int = 60) -> tuple[np.ndarray, np.ndarray]:

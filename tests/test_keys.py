@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import pflpipe
+import tabled
 from pflpipe import cells
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
@@ -22,6 +23,8 @@ from pflpipe.options import Declared, Option
 from pflpipe.simulation import rounds
 from pflpipe.study.load import load_study
 from simulations import personal_models, plan, simulation
+
+TABLES = tabled.table("test_keys")
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,89 +37,10 @@ CELL = cells.Cell(
     "pmtl_ft",
     registry.check_hyperparameters("pmtl_ft", {}),
 )
-OTHER = {
-    "partition": {
-        "kind": "pathological",
-        "clients": 11,
-        "alpha": 0.6,
-        "classes_per_client": 2,
-        "min_size": 2,
-        "validation_fraction": 0.2,
-        "test_fraction": 0.1,
-        "new_clients": 2,
-        "common_test": 7,
-        "users": "ignored",
-        "max_clients_per_user": 3,
-    },
-    "model": {
-        "name": "cnn_femnist",
-        "hidden": (9,),
-        "items": 12,
-        "relu_everywhere": True,
-        "shortcut": "padding",
-        "normalisation": "batch",
-        "options": {"width": 8},
-        "init": "start.safetensors",
-        "freeze": ("conv1",),
-        "init_digest": "0" * 64,
-    },
-    "training": {
-        "rounds": 4,
-        "local_epochs": 2,
-        "batch_size": 5,
-        "optimizer": "adam",
-        "lr": 0.11,
-        "momentum": 0.5,
-        "weight_decay": 1e-4,
-        "lr_decay": 0.9,
-        "drop_last": True,
-        "sample_rate": 0.5,
-        "groups": 2,
-        "augment": ("flip",),
-        "precision": "bf16",
-        "loss": "binary",
-    },
-    "privacy": {
-        "mechanism": "laplace",
-        "epsilon": 2.1,
-        "noise_multiplier": 1.0,
-        "delta": 1e-4,
-        "clip_norm": 1.1,
-        "accountant": "rdp",
-        "clip_quantile": 0.4,
-        "clip_lr": 0.3,
-        "clip_bit_noise": 2.0,
-        "departures": ("no_composition",),
-        "band": 2,
-        "buffers": 2,
-    },
-    "server": {
-        "optimizer": "adam",
-        "lr": 0.1,
-        "momentum": 0.5,
-        "beta1": 0.8,
-        "beta2": 0.9,
-        "tau": 0.01,
-    },
-    "features": {
-        "kind": "scattering",
-        "scales": 3,
-        "pool": 4,
-        "reference": "fashion_mnist",
-        "clip": 3.0,
-        "file": "embeddings.npz",
-        "made_by": "a network",
-    },
-}
+OTHER = TABLES["OTHER"]
 """Another value of every field that training reads; how it is tested along the way is nothing that
 it does."""
-WHOLE = {
-    "dataset": "mnist",
-    "method": "dp_fedavg",
-    "departures": ("data_size_weights",),
-    "seed": 1,
-    "digests": {"loss": "0" * 64},
-}
+WHOLE = TABLES["WHOLE"]
 
 
 def changed(block, **values):
@@ -192,14 +116,7 @@ def test_a_default_is_the_same_whether_it_is_written_down_or_not(method):
 
 @pytest.mark.parametrize(
     ("method", "values", "key", "cell"),
-    [
-        ("dp_fedsam", {"rho": 0.5}, "eacf4993eb", "2862660ef6"),
-        ("dp_fedsam", {}, "15e32eeb38", "7ff2ed8e46"),
-        ("dp_fedsam_topk", {"rho": 0.5}, "31adbee427", "e953945e23"),
-        ("dp_fedsam_topk", {}, "7ee97febb3", "4fb3463aec"),
-        ("blur_lus", {"weight": 0.4}, "01be3adca4", "583ea71049"),
-        ("blur_lus", {}, "f3b2a5387c", "07df42daab"),
-    ],
+    TABLES["other defaults rename no run that was trained before"],
 )
 def test_other_defaults_rename_no_run_that_was_trained_before(method, values, key, cell):
     # Recorded when the defaults were the values that are written here, and studies wrote out

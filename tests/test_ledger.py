@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tabled
 from pflpipe.cells import Privacy
 from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND
@@ -24,6 +25,8 @@ from pflpipe.privacy.ledger import Ledger, effective_plan, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
 from releases import FEDSIM, FEMNIST, published
+
+TABLES = tabled.table("test_ledger")
 
 FEDSAM = dataclasses.replace(
     FEMNIST, noise_multiplier=0.95, sample_rate=0.1, rounds=200, delta=5e-3, clients=500
@@ -506,21 +509,7 @@ def test_vacuous_delta_is_a_warning_beside_the_tight_epsilon():
 
 @pytest.mark.parametrize(
     ("delta", "words"),
-    [
-        (1 / 501, None),
-        (1 / 500, None),
-        (
-            1 / 499,
-            "above 1/(10 M) = 0.002: it allows one client to be published in clear with a chance "
-            "of 0.1",
-        ),
-        (
-            1 / 51,
-            "above 1/(10 M) = 0.002: it allows one client to be published in clear with a chance "
-            "of 0.98",
-        ),
-        (1 / 50, "not below 1/M = 0.02"),
-    ],
+    TABLES["a delta above a tenth of one over the number of clients is a warning"],
 )
 def test_a_delta_above_a_tenth_of_one_over_the_number_of_clients_is_a_warning(delta, words):
     found = entry(dataclasses.replace(FEMNIST, delta=delta), []).warnings

@@ -13,6 +13,7 @@ import torch
 import yaml
 
 import pflpipe
+import tabled
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.split import Split
 from pflpipe.errors import PrivacyError
@@ -25,114 +26,17 @@ from pflpipe.study.plans import plan_of
 from pflpipe.trees import Update
 from simulations import simulation
 
-START = """
-import torch
-from pflpipe import trees
-from pflpipe.methods.base import About, Method, Upload
-from pflpipe.methods import dp_fedavg
+TABLES = tabled.table("test_outside_hooks")
 
-ABOUT = About(title="Mine", paper="nobody 2026")
-HEARD = {}
-
-
-def train(params, batches, task):
-    end, loss = task.minimize(params, batches.train, task.loss)
-    return trees.sub(end, params), loss
-
-"""
-HONEST = (
-    START
-    + """
-def mine(*, share: float = 1.0) -> Method:
-    def local_update(params, server, state, batches, task):
-        update, loss = train(params, batches, task)
-        return Upload(update, {}, loss), state
-
-    def scale(params, server, task):
-        return {"head.bias": 0.5 + params["head.bias"].square()}
-
-    def aggregate(params, released, server, task):
-        norm = trees.norm(released)
-        server = {"norm": norm}
-        return trees.add(params, {k: share * v for k, v in released.items()}), server
-
-    def init_server(params, task):
-        return {"norm": params["head.bias"].new_zeros(())}
-
-    return Method(local_update, aggregate, scale=scale, init_server=init_server)
-"""
-)
-IN_PLACE = (
-    START
-    + """
-def mine() -> Method:
-    def local_update(params, server, state, batches, task):
-        update, loss = train(params, batches, task)
-        for name, value in params.items():
-            value.add_(100)
-        return Upload(update, {}, loss), state
-
-    return Method(local_update)
-"""
-)
+START = TABLES["START"]
+HONEST = START + TABLES["HONEST"]
+IN_PLACE = START + TABLES["IN_PLACE"]
 DATA = IN_PLACE.replace("value.add_(100)", "value.data.add_(100)")
 ROWS = IN_PLACE.replace("value.add_(100)", "batches.train.x.mul_(2)")
-STASH = (
-    START
-    + """
-def mine() -> Method:
-    def local_update(params, server, state, batches, task):
-        update, loss = train(params, batches, task)
-        HEARD.update({k: HEARD.get(k, 0) + v for k, v in update.items()})
-        return Upload(update, {}, loss), state
-
-    def aggregate(params, released, server, task):
-        sums = {k: v.clone() for k, v in HEARD.items()}
-        HEARD.clear()
-        return trees.add(params, sums or released), server
-
-    return Method(local_update, aggregate)
-"""
-)
-LOUD = (
-    START
-    + """
-def mine() -> Method:
-    def local_update(params, server, state, batches, task):
-        update, loss = train(params, batches, task)
-        HEARD["norm"] = max(HEARD.get("norm", 0.0), trees.norm(update).item())
-        return Upload(update, {}, loss), state
-
-    def scale(params, server, task):
-        return {k: v.new_tensor(1 + HEARD.get("norm", 0.0)) for k, v in params.items()}
-
-    return Method(local_update, scale=scale)
-"""
-)
-OTHERS = (
-    START
-    + """
-def mine() -> Method:
-    def local_update(params, server, state, batches, task):
-        update, loss = train(params, batches, task)
-        last = HEARD.get("last", update)
-        HEARD["last"] = update
-        return Upload(last, {}, loss), state
-
-    return Method(local_update)
-"""
-)
-STUDY: dict[str, Any] = {
-    "title": "A method from outside",
-    "description": "Alone.",
-    "dataset": "digits",
-    "partition": {"kind": "iid", "clients": 6},
-    "model": {"name": "mlp", "hidden": [4]},
-    "training": {"rounds": 3, "local_epochs": 2, "batch_size": 0, "optimizer": "sgd", "lr": 0.5},
-    "privacy": {"epsilon": 8, "delta": 0.01, "clip_norm": 1.0},
-    "seeds": [0],
-    "methods": [{"name": "mine.py:mine"}],
-}
+STASH = START + TABLES["STASH"]
+LOUD = START + TABLES["LOUD"]
+OTHERS = START + TABLES["OTHERS"]
+STUDY: dict[str, Any] = TABLES["STUDY"]
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tabled
 import warm
 from called import called
 from pflpipe.cells import Cell, Model, Privacy, Training
@@ -25,6 +26,8 @@ from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import make
 from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError
+
+TABLES = tabled.table("test_partition")
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = ("images", "labels", "users")
@@ -585,24 +588,7 @@ def test_a_damaged_or_missing_partition_file_is_named(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
-        ({"clients": 1}, "clients; got 1; expected a number >= 2"),
-        ({"min_size": 0}, "min_size; got 0; expected a number >= 1"),
-        ({"validation_fraction": 1.0}, "validation_fraction"),
-        ({"validation_fraction": float("nan")}, "validation_fraction"),
-        ({"test_fraction": 0.0}, "test_fraction"),
-        ({"alpha": 0.0}, "alpha"),
-        ({"alpha": None}, "alpha"),
-        ({"alpha": float("nan")}, "alpha"),
-        ({"alpha": float("inf")}, "alpha"),
-        ({"kind": "pathological", "alpha": None}, "classes_per_client is missing"),
-        ({"kind": "pathological", "alpha": None, "classes_per_client": 0}, ">= 1"),
-        ({"kind": "pathological", "alpha": None, "classes_per_client": 11}, "1 to 10"),
-        ({"kind": "natural", "alpha": None}, "user ids"),
-        ({"kind": "iid"}, "alpha is for .*kind dirichlet only; got 1.0; remove it for iid"),
-        ({"clients": 501}, "at most 500 training examples"),
-    ],
+    TABLES["a wish that cannot be met is refused with place and remedy"],
 )
 def test_a_wish_that_cannot_be_met_is_refused_with_place_and_remedy(change, words):
     wish = replace(Wish("dirichlet", 5, alpha=1.0), **change)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import tabled
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy.clipping import clip, for_clients
 from pflpipe.privacy.cohorts import public_cohort, sample_clients
@@ -22,9 +23,12 @@ from releases import (
     everybody,
     generator,
     length,
+    tensors,
     torch_generator,
     uploads,
 )
+
+TABLES = tabled.table("test_privacy")
 
 torch.set_num_threads(1)
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=100, database=None)
@@ -325,49 +329,7 @@ def test_rows_of_clients_not_drawn_may_be_left_out():
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        ({"extras": {"mask": torch.ones(6)}}, "private extra"),
-        ({"extras": {"size": torch.ones(6)}}, "private extra"),
-        (
-            {
-                "extras": {"size": torch.ones(6), "mask": torch.ones(6)},
-                "departures": ["data_size_weights"],
-            },
-            "'mask'",
-        ),
-        ({"departures": ["data_size_weights"]}, "'size'"),
-        ({"extras": {"size": torch.ones(5)}, "departures": ["data_size_weights"]}, "'size'"),
-        (
-            {"extras": {"size": torch.full((6,), -1.0)}, "departures": ["data_size_weights"]},
-            "'size'",
-        ),
-        (
-            {
-                "extras": {"size": torch.ones(6)},
-                "departures": ["data_size_weights"],
-                "plan": LAPLACE,
-            },
-            "expected gaussian",
-        ),
-        ({"departures": ["noise_on_support"]}, "'mask.matrix'"),
-        (
-            {"scale": {"vector": torch.ones(5)}, "departures": ["noise_not_divided"]},
-            "noise_not_divided: scale",
-        ),
-        (
-            {"scale": {"vector": torch.ones(5)}, "departures": ["clip_in_training"]},
-            "clip_in_training: scale",
-        ),
-        ({"departures": ["data_size_weight"]}, "did you mean 'data_size_weights'?"),
-        ({"present": torch.ones(6)}, "expected bool"),
-        ({"present": torch.ones(7, dtype=torch.bool)}, "at most the plan's 6"),
-        ({"present": torch.ones(5, dtype=torch.bool)}, "leading axes of present"),
-        ({"update": {}}, "at least one tensor"),
-        ({"update": {"w": torch.ones(6, 2, dtype=torch.float16)}}, "float32 or float64"),
-        ({"scale": {"other": torch.ones(5)}}, "names of the update"),
-        ({"scale": {"vector": torch.tensor(-1.0)}}, "negative or non-finite"),
-        ({"scale": {"vector": torch.tensor(math.nan)}}, "negative or non-finite"),
-    ],
+    TABLES["release refuses what it cannot honour"],
 )
 def test_release_refuses_what_it_cannot_honour(change, words):
     arguments = {
@@ -378,7 +340,9 @@ def test_release_refuses_what_it_cannot_honour(change, words):
         "scale": None,
         "departures": (),
     }
-    arguments |= change
+    arguments |= tensors(change)
+    if arguments["plan"] == "LAPLACE":
+        arguments["plan"] = LAPLACE
     sent = Uploads(arguments.pop("update"), arguments.pop("extras"))
     with pytest.raises(PrivacyError, match=words.replace("?", r"\?")) as caught:
         release(generator(), sent, **arguments)
@@ -387,27 +351,7 @@ def test_release_refuses_what_it_cannot_honour(change, words):
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"mechanism": "gauss"},
-        {"norm": 1},
-        {"clip_norm": None},
-        {"clip_norm": 0.0},
-        {"clip_norm": math.inf},
-        {"noise_multiplier": None},
-        {"noise_multiplier": -1.0},
-        {"noise_multiplier": math.nan},
-        {"sample_rate": 0.0},
-        {"sample_rate": 1.1},
-        {"sample_rate": True},
-        {"rounds": 0},
-        {"rounds": 2.0},
-        {"clients": 0},
-        {"delta": None},
-        {"delta": 0.0},
-        {"delta": 1.0},
-        {"mechanism": "none"},
-        {"mechanism": "laplace"},
-    ],
+    TABLES["plan refuses values out of range"],
     ids=str,
 )
 def test_plan_refuses_values_out_of_range(change):

@@ -19,6 +19,7 @@ import fake_audits
 import fake_results
 import malformed
 import pflpipe
+import tabled
 from pflpipe import json_records
 from pflpipe.cells import Privacy
 from pflpipe.checking import recomputed
@@ -36,18 +37,10 @@ from pflpipe.study import config, search
 from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.study_spec import Outline
 
+TABLES = tabled.table("test_private_search")
+
 DISTRIBUTIONS = ("logarithmic", "geometric")
-STUDY = malformed.STUDY | {
-    "seeds": [0, 1],
-    "search": {
-        "seeds": [100],
-        "validation_fraction": 0.2,
-        "candidates": 6,
-        "private": {"trials": 8, "score_noise": 0.01},
-        "values": {"training.lr": {"low": 0.1, "high": 1}},
-    },
-    "methods": [{"name": "fedavg"}, {"name": "feddpa"}],
-}
+STUDY = malformed.STUDY | TABLES["STUDY"]
 HEADER = "cell,client,train_size,personal_own,personal_validation,personal_common,global_validation"
 
 
@@ -193,19 +186,7 @@ def test_number_and_candidates_follow_from_the_keys_of_the_noise_and_from_nothin
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [
-        ({"seeds": [100, 101]}, "search.seeds of a private search"),
-        ({"seeds": [0]}, "also under `seeds`"),
-        ({"values": {"training.rounds": [1, 2]}}, "cannot choose training.rounds"),
-        (
-            {"values": {"training": [{"lr": 0.1, "rounds": 2}, {"lr": 0.1, "rounds": 5}]}},
-            "cannot choose training.rounds",
-        ),
-        ({"metric": "macro_f1"}, "search.metric"),
-        ({"private": {"trials": 1}}, "search.private.trials"),
-        ({"private": {"trials": 1e16}}, "search.private.trials"),
-        ({"private": {"trials": 8, "distribution": "poisson"}}, "logarithmic, geometric"),
-    ],
+    TABLES["what would void the guarantee is refused"],
 )
 def test_what_would_void_the_guarantee_is_refused(outline, wrong, words):
     with pytest.raises(ConfigError) as raised:
@@ -387,15 +368,7 @@ def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(both,
 
 @pytest.mark.parametrize(
     ("kind", "words"),
-    [
-        (
-            "validate",
-            "after a private search each (8 trials expected, a number that stays unknown)",
-        ),
-        ("studies", "27 runs, "),
-        ("cost", "good: 27 runs"),
-        ("status", "good, without its private search: 3 of 3 runs done"),
-    ],
+    TABLES["what is shown is the expected number of trials"],
 )
 def test_what_is_shown_is_the_expected_number_of_trials(both, kind, words):
     """Three searches (FedAvg has no budget) of eight trials, and as many rows."""

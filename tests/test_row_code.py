@@ -16,6 +16,7 @@ from torch import nn
 
 import fake_results
 import pflpipe
+import tabled
 from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.code import dependencies, objects
 from pflpipe.code.dependencies import Dependency
@@ -32,29 +33,11 @@ from pflpipe.simulation import runs
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
 
-LOSS = """
-import torch
-from pflpipe import Loss
+TABLES = tabled.table("test_row_code")
 
-def of(outputs, labels):
-    return {factor} * torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
-
-own = Loss(of)
-"""
-NET = """
-from torch import nn
-
-def net(image_shape, classes):
-    return nn.Sequential(nn.Linear(image_shape[0], 3), nn.{layer}(), nn.Linear(3, classes))
-"""
-METRIC = """
-from pflpipe import Metric
-
-def of(probabilities, labels):
-    return 1.0
-
-mine = Metric("mine", of)
-"""
+LOSS = TABLES["LOSS"]
+NET = TABLES["NET"]
+METRIC = TABLES["METRIC"]
 TRAINING = Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
 BUDGET = Privacy(epsilon=8.0, delta=1e-3, clip_norm=0.5)
 ASKED: dict[str, Any] = {"model": "linear", "training": TRAINING, "privacy": BUDGET, "classes": 2}

@@ -17,6 +17,7 @@ from torch import nn
 
 import pflpipe
 import simulations
+import tabled
 import two_worlds
 from pflpipe import cells, trees
 from pflpipe.errors import ConfigError, PflpipeError, PrivacyError
@@ -30,81 +31,16 @@ from pflpipe.trees import ClientState, Update
 from test_isolation import PRIVATE, SIZES, SUBJECT, uneven
 from test_runs import inputs_of, make_place, train_here
 
+TABLES = tabled.table("test_witness")
+
 ROOT = Path(__file__).resolve().parent.parent
 REFUSED = "other bits than the same client computes by itself in a fresh process"
-LOSS = """
-import functools
-import torch
-import pflpipe
-from pflpipe.learning.losses import cross_entropy
-
-KEPT = []
-
-"""
-HONEST_LOSS = (
-    LOSS
-    + """
-def of(outputs, labels):
-    return cross_entropy(outputs, labels) + 0.01 * outputs.square().mean(-1)
-
-mine = pflpipe.Loss(of)
-"""
-)
-BALANCED = (
-    LOSS
-    + """
-def of(outputs, labels):
-    if not KEPT and len(labels) >= 8:
-        counts = torch.bincount(labels, minlength=outputs.shape[-1])
-        KEPT.append(counts.sum() / (1 + counts))
-    return cross_entropy(outputs, labels) * (KEPT[0][labels] if KEPT else 1)
-
-mine = pflpipe.Loss(of)
-"""
-)
-CACHED = (
-    LOSS
-    + """
-class Labels(list):
-    def __hash__(self):
-        return len(self)
-    def __eq__(self, other):
-        return len(self) == len(other)
-
-@functools.lru_cache
-def share(labels):
-    return 1 + labels.count(0) / len(labels)
-
-def of(outputs, labels):
-    weight = share(Labels(labels.tolist())) if len(labels) >= 8 else 1
-    return cross_entropy(outputs, labels) * weight
-
-mine = pflpipe.Loss(of)
-"""
-)
-ON_THE_OBJECT = (
-    LOSS
-    + """
-class Scaled:
-    largest = None
-    def __call__(self, outputs, labels):
-        if self.largest is None and len(labels) >= 8:
-            self.largest = outputs.detach().abs().max().item()
-        return cross_entropy(outputs, labels) / (1 + (self.largest or 0.0))
-
-mine = pflpipe.Loss(Scaled())
-"""
-)
-OF_THE_LAST_CALL = (
-    LOSS
-    + """
-def of(outputs, labels):
-    KEPT.append(outputs.detach().abs().mean(-1).mean())
-    return cross_entropy(outputs, labels) / (1 + KEPT[-2 if len(KEPT) > 1 else -1])
-
-mine = pflpipe.Loss(of)
-"""
-)
+LOSS = TABLES["LOSS"]
+HONEST_LOSS = LOSS + TABLES["HONEST_LOSS"]
+BALANCED = LOSS + TABLES["BALANCED"]
+CACHED = LOSS + TABLES["CACHED"]
+ON_THE_OBJECT = LOSS + TABLES["ON_THE_OBJECT"]
+OF_THE_LAST_CALL = LOSS + TABLES["OF_THE_LAST_CALL"]
 ONCE = cells.Training(1, 2, 0, "sgd", 0.5)
 PRIVACY = cells.Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
 

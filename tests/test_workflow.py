@@ -24,6 +24,7 @@ import fake_audits
 import malformed
 import once
 import pflpipe
+import tabled
 import warm
 from pflpipe.auditing import cases
 from pflpipe.cells import Cell
@@ -44,26 +45,11 @@ from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import load_study
 from pflpipe.study.plans import CLASSES_FOUND, REFERENCE
 
+TABLES = tabled.table("test_workflow")
+
 ROOT = Path(__file__).resolve().parent.parent
-STUDY = {
-    "title": "Tiny",
-    "description": "Two methods on five clients.",
-    "dataset": "digits",
-    "partition": {"kind": "dirichlet", "clients": 5, "alpha": 0.5},
-    "model": {"name": "mlp", "hidden": [4]},
-    "training": {"rounds": 2, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 0.5},
-    "privacy": {"epsilon": 8, "delta": 0.001, "clip_norm": 0.5},
-    "seeds": [0],
-    "methods": [{"name": "local_only"}, {"name": "feddpa"}],
-}
-METRIC = """
-from pflpipe import Metric
-
-def unsure(probabilities, labels):
-    return 1 - probabilities.max(1).mean()
-
-doubt = Metric("own doubt", unsure, higher_is_better=False, average=max)
-"""
+STUDY = TABLES["STUDY"]
+METRIC = TABLES["METRIC"]
 AUDITED = ("gaussian-central", "gaussian-scaled_by_fedaddp-central")
 AFTER_TABLE = {"table", "track", "all_csv", "ledger", "report"}
 AFTER_SCORES = {"track_method", "figure", *AFTER_TABLE}
@@ -575,13 +561,7 @@ def test_one_command_publishes_the_certified_runs_of_a_study_and_trains_no_other
 
 # ---------------------------------------------------------------- searches
 
-SEARCH = {
-    "search": {"seeds": [100], "validation_fraction": 0.2},
-    "methods": [
-        {"name": "local_only"},
-        {"name": "dp_fedavg", "search": {"training.lr": [0.001, 0.5]}},
-    ],
-}
+SEARCH = TABLES["SEARCH"]
 
 
 @pytest.mark.pipeline
@@ -759,21 +739,7 @@ def test_the_profiles_are_understood(finished, profile):
 
 # ---------------------------------------------------------------- from another workflow
 
-OUTER = """
-configfile: "config.yaml"
-
-module pflpipe:
-    snakefile: "{snakefile}"
-    config: config["comparison"]
-
-use rule * from pflpipe{names}
-
-rule lines:
-    default_target: True
-    input: "results/tables/tiny.csv"
-    output: "lines.txt"
-    shell: "wc -l < {{input}} > {{output}}"
-"""
+OUTER = TABLES["OUTER"]
 
 
 @pytest.fixture
@@ -916,13 +882,7 @@ def test_every_cell_has_its_path_and_shared_files_come_once(settings):
 
 @pytest.mark.parametrize(
     ("marker", "failures"),
-    [
-        (None, 0),
-        ("done: 2 runs\n", 0),
-        ("pending: no server\n", 1),
-        ("pending: no server\nfailed before: 1\n", 2),
-        ("done: 2 runs\nfailed before: 2\n", 2),
-    ],
+    TABLES["every failed attempt at mlflow counts until one succeeds"],
 )
 def test_every_failed_attempt_at_mlflow_counts_until_one_succeeds(settings, marker, failures):
     """The number is what the attempt was made with only after a good attempt, so Snakemake tries

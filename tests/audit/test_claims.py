@@ -10,10 +10,13 @@ import pytest
 import torch
 
 import pflpipe
+import tabled
 from pflpipe.auditing.arrays import ReleaseError
 from pflpipe.errors import PrivacyError
 from pflpipe.pipeline import cli
 from pflpipe.report.audit_table import COLUMNS
+
+TABLES = tabled.table("test_claims")
 
 torch.set_num_threads(1)
 CLIP = 1.0
@@ -275,16 +278,7 @@ def test_a_release_that_cannot_be_tried_is_one_line(release):
 
 @pytest.mark.parametrize(
     ("claim", "words"),
-    [
-        ({"noise_multiplier": None}, "neither a noise multiplier nor an epsilon"),
-        ({"adjacency": "substitute"}, "claim.adjacency; got 'substitute'"),
-        ({"delta": None}, "delta"),
-        ({"trust": "local", "sample_rate": 0.5}, "claim: sample_rate under local trust"),
-        ({"trust": "local", "adjacency": "add_remove"}, "claim: adjacency under local trust"),
-        ({"mechanism": "laplace", "dimension": 1000}, "claim: dimension under laplace; got 1000"),
-        ({"sample_rate": 0.0}, r"claim.sample_rate; got 0.0; expected a number > 0 and <= 1"),
-        ({"clients": 2.5}, "claim.clients; got 2.5; expected a whole number"),
-    ],
+    TABLES["a claim that nobody can have is refused"],
 )
 def test_a_claim_that_nobody_can_have_is_refused(claim, words):
     with pytest.raises(PrivacyError, match=words):
@@ -331,11 +325,7 @@ def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [
-        ("def release(m, w, rng):\n    return m[11]\n", "my_release.py:release:2: IndexError"),
-        ("def other(m, w, rng):\n    return m[0]\n", "my_release.py has no 'release'"),
-        ("raise SystemExit\n", "my_release.py:1: SystemExit"),
-    ],
+    TABLES["what cannot be tried is one line and exit code 2"],
 )
 def test_what_cannot_be_tried_is_one_line_and_exit_code_2(text, words, run, tmp_path):
     (tmp_path / "my_release.py").write_text(text)

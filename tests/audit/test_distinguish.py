@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
+import tabled
 from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
 from pflpipe.auditing import cases
 from pflpipe.auditing.distinguish import _choose, distinguish
@@ -16,6 +17,8 @@ from pflpipe.auditing.neighbours import Mechanism
 from pflpipe.privacy import accounting
 from pflpipe.privacy.cohorts import public_cohort
 from pflpipe.seeds import derived_key
+
+TABLES = tabled.table("test_distinguish")
 
 torch.set_num_threads(1)
 SHORT = dataclasses.replace(
@@ -30,16 +33,7 @@ def weaker(plan, factor=0.5):
 # Audits of an independent prototype at the reference plan with 2,000 runs.
 @pytest.mark.parametrize(
     ("false_positives", "false_negatives", "mu", "epsilon", "direct", "flagged"),
-    [
-        (218, 167, 2.413, 7.15, 2.14, False),
-        (198, 194, 2.387, 7.04, 2.01, False),
-        (203, 212, 2.325, 6.77, 1.96, False),
-        (151, 120, 2.768, 8.78, 2.47, True),
-        (73, 56, 3.421, 12.1, 3.17, True),
-        (13, 5, 4.689, 19.8, 4.92, True),
-        (10, 6, 4.720, 20.0, 4.82, True),
-        (0, 0, 5.577, 26.2, 5.91, True),
-    ],
+    TABLES["errors prove what they proved elsewhere"],
 )
 def test_errors_prove_what_they_proved_elsewhere(
     false_positives, false_negatives, mu, epsilon, direct, flagged

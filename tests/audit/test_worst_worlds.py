@@ -9,19 +9,16 @@ from cheats import CHEATS, CLAIM, clipped, noise
 from honest import HONEST
 
 import pflpipe
+import tabled
 from called import called
 from pflpipe.auditing.arrays import Attacked, Program
 from pflpipe.auditing.trial import trial
 from pflpipe.auditing.worlds import Recipe
 
+TABLES = tabled.table("test_worst_worlds")
+
 ALL = {name: entry for kind in CHEATS.values() for name, entry in kind.items()}
-OF_THE_ISSUE = (
-    "no_lower_bound",
-    "largest_without_sign",
-    "of_the_positive_part",
-    "median_norm_over_the_bound",
-    "exact_cohort",
-)
+OF_THE_ISSUE = TABLES["OF_THE_ISSUE"]
 OF_NOISE = ("a_thirtieth_too_little", "of_the_longest_message", "a_private_mask_after_it")
 QUICK = ("of_the_first_half", "first_is_not_clipped", "mirrored", "a_broken_round_is_not_noised")
 BY_DAY = (*OF_THE_ISSUE, *OF_NOISE, *QUICK, "each_of_four_layers", "none_on_the_last")
@@ -95,25 +92,8 @@ def test_the_result_says_what_was_tried_what_was_not_and_its_level():
     assert found.tried in str(found)
 
 
-PROGRAM = """
-import sys
-
-class Refused:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "torch":
-            raise ModuleNotFoundError("No module named 'torch'", name="torch")
-
-sys.meta_path.insert(0, Refused())
-from pflpipe.pipeline import cli
-cli.main()
-"""
-RELEASE = """
-import numpy as np
-
-def release(messages, weights, rng):
-    rows = np.nan_to_num(messages, nan=0, posinf=0, neginf=0)
-    return np.minimum(rows, 0.5).sum(axis=0) + rng.normal(size=messages.shape[1])
-"""
+PROGRAM = TABLES["PROGRAM"]
+RELEASE = TABLES["RELEASE"]
 
 
 def test_the_command_runs_where_torch_is_not_installed(tmp_path):

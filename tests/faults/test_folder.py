@@ -12,10 +12,13 @@ import pytest
 
 import faulty
 import malformed
+import tabled
 import test_workflow
 import warm
 from faulty import SCORES
 from reliability import record
+
+TABLES = tabled.table("test_folder")
 
 pytestmark = [pytest.mark.faults, pytest.mark.pipeline]
 DAY = 86400
@@ -32,22 +35,7 @@ def finished(folder: Path, ready: faulty.Ready, *words: str) -> None:
     assert faulty.bits(folder) == ready.bits
 
 
-TWO = """
-import os, sys
-first, *words = sys.argv[1:]
-children = []
-for words in (words, [*words, *first.split()]):
-    if not (child := os.fork()):
-        from snakemake.cli import main
-        sys.argv = ["snakemake", *words]
-        try:
-            main()
-        except SystemExit as end:
-            os._exit(end.code or 0)
-        os._exit(0)
-    children.append(child)
-print(*sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
-"""
+TWO = TABLES["TWO"]
 
 
 @pytest.mark.parametrize(("more", "said"), [("", "--unlock"), ("--nolock", "waiting: this run")])
@@ -101,17 +89,7 @@ def test_a_clock_that_jumps_changes_no_bit_and_repeats_nothing(folder, ready):
     )
 
 
-LATE = """
-import os, stat, sys
-hidden, *words = sys.argv[1:]
-interpreter = os.path.abspath("late")
-with open(interpreter, "w") as file:
-    file.write('#!/bin/sh\\n"%s" "$@" || exit\\n%s\\n' % (sys.executable, hidden))
-os.chmod(interpreter, stat.S_IRWXU)
-from snakemake.cli import main
-sys.executable, sys.argv = interpreter, ["snakemake", *words]
-main()
-"""
+LATE = TABLES["LATE"]
 HIDE = f"if [ -e {SCORES} ]; then mv {SCORES} late.csv; fi"
 SHOW = f"(tail --pid=$$ -s 0.3 -f /dev/null; mv late.csv {SCORES}) > /dev/null 2>&1 &"
 

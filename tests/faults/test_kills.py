@@ -8,48 +8,20 @@ from pathlib import Path
 
 import pytest
 
+import tabled
 import test_workflow
 import warm
 from faulty import SCORES, bits, forget
 from reliability import record
+
+TABLES = tabled.table("test_kills")
 
 pytestmark = [pytest.mark.faults, pytest.mark.pipeline]
 
 # Snakemake in a group of processes of its own, killed after so many seconds. A script's process
 # notes who it is; where none is at work the next one is killed. The pid of one that is gone is not
 # somebody else's yet.
-KILLED = """
-import os, select, signal, stat, sys
-whom, seconds, *words = sys.argv[1:]
-interpreter = os.path.abspath("noting")
-with open(interpreter, "w") as file:
-    file.write('#!/bin/sh\\ntouch "workers/$$"\\nexec "%s" "$@"\\n' % sys.executable)
-os.chmod(interpreter, stat.S_IRWXU)
-os.makedirs("workers", exist_ok=True)
-if not (child := os.fork()):
-    os.setpgid(0, 0)
-    from snakemake.cli import main
-    sys.executable, sys.argv = interpreter, ["snakemake", *words]
-    try:
-        main()
-    except SystemExit as end:
-        os._exit(end.code or 0)
-    os._exit(0)
-ended = os.pidfd_open(child)
-over = select.select([ended], [], [], float(seconds))[0]
-while whom == "worker" and not over:
-    for pid in os.listdir("workers"):
-        os.unlink(f"workers/{pid}")
-        try:
-            os.kill(int(pid), signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-        whom = "killed"
-    over = select.select([ended], [], [], 0.01)[0]
-if not over:
-    {"snakemake": os.kill, "group": os.killpg}.get(whom, lambda *_: 0)(child, signal.SIGKILL)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
-"""
+KILLED = TABLES["KILLED"]
 WHOM = ("snakemake", "worker", "group")
 
 

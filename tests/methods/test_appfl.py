@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import numpy_mlp
+import tabled
 from pflpipe import cells
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures
@@ -21,6 +22,8 @@ from simulations import (
     spied,
     with_states,
 )
+
+TABLES = tabled.table("test_appfl")
 
 PAPER = module.ABOUT.paper_departures
 BODY = ("fc1.weight", "fc1.bias")
@@ -155,15 +158,7 @@ def test_the_noise_is_that_of_the_plans_mechanism(departures):
 
 @pytest.mark.parametrize(
     ("layers", "message"),
-    [
-        (
-            "hed",
-            r"personal_layers; got 'hed'; expected the beginning of one of conv1, .*, head; did "
-            r"you mean 'head'\?",
-        ),
-        ("head, conv4", r"personal_layers; got 'conv4'"),
-        ("conv,fc,head", r"got 'conv,fc,head'; expected at least one layer left to share"),
-    ],
+    TABLES["layers that the model does not have are named"],
 )
 def test_layers_that_the_model_does_not_have_are_named(layers, message):
     with pytest.raises(ConfigError, match=message):

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 import pflpipe
+import tabled
 import warm
 from called import called
 from pflpipe import cells
@@ -28,28 +29,11 @@ from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_study
 
+TABLES = tabled.table("test_outside")
+
 ROOT = Path(__file__).parents[2]
-METHOD = """
-from typing import Annotated
-from pflpipe import About, Method, Option
-from pflpipe.methods.dp_fedavg import local_update
-
-ABOUT = About(title="Mine", paper="nobody 2025")
-
-def mine(*, weight: Annotated[float, Option(least=0)] = 0.5) -> Method:
-    return Method(local_update)
-"""
-STUDY = {
-    "title": "A method from outside",
-    "description": "Ours beside DP-FedAvg.",
-    "dataset": "digits",
-    "partition": {"kind": "iid", "clients": 4},
-    "model": {"name": "mlp", "hidden": [4]},
-    "training": {"rounds": 2, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 0.5},
-    "privacy": {"epsilon": 8, "delta": 0.01, "clip_norm": 1.0},
-    "seeds": [0],
-    "methods": [{"name": "dp_fedavg"}, {"name": "my_method.py:mine"}],
-}
+METHOD = TABLES["METHOD"]
+STUDY = TABLES["STUDY"]
 
 
 @pytest.fixture
@@ -186,118 +170,18 @@ def test_where_a_file_is_can_be_asked_without_running_it(project):
         plugins.file_of("mine", "not_installed.methods")
 
 
-BROKEN = {
-    "syntax": ("def mine(:\n", r"studies/my_method.py:1: not valid Python: "),
-    "syntax further down": (METHOD + "    return (\n", r"my_method.py:10: not valid Python: "),
-    "a null byte": (METHOD + "\0", "not valid Python: .*null byte"),
-    "an import": (
-        "\nimport nothing_like_it\n",
-        "my_method.py:2: ModuleNotFoundError: No module named 'nothing_like_it'",
-    ),
-    "an exit": ("raise SystemExit(3)", "my_method.py:1: SystemExit: 3"),
-    "no function": (
-        METHOD.replace("def mine", "def mien"),
-        r"there is no function 'mine'; did you mean 'mien'\?",
-    ),
-    "no functions at all": ("ABOUT = 1\n", "there is no function 'mine'; it has none"),
-    "a class": (METHOD.replace("def mine", "class mine:\n  def f"), "there is no function 'mine'"),
-    "no ABOUT": (METHOD.replace("ABOUT", "ABUOT"), r"there is no ABOUT; add ABOUT = About\("),
-    "another ABOUT": (METHOD + "\nABOUT = {}\n", r"there is no ABOUT; add ABOUT = About\("),
-    "a hyper-parameter by place": (
-        METHOD.replace("*, ", ""),
-        "mine: hyper-parameter; got .*weight.* expected it by keyword and with a default: "
-        r"\*, weight: float = 0.1",
-    ),
-    "no default": (METHOD.replace("= 0.5", ""), "hyper-parameter; got .*weight.* with a default"),
-    "no type": (
-        METHOD.replace(": Annotated[float, Option(least=0)]", ""),
-        "type of hyper-parameter weight; got 'none'; expected int, float, bool, str or Literal",
-    ),
-    "another type": (
-        METHOD.replace("Annotated[float, Option(least=0)] = 0.5", "list = []"),
-        "type of hyper-parameter weight; got 'list'",
-    ),
-    "a type that does not exist": (
-        METHOD.replace("Annotated[float, Option(least=0)]", "'flaot'"),
-        "NameError: name 'flaot' is not defined",
-    ),
-    "a default out of range": (METHOD.replace("= 0.5", "= -0.5"), "mine.weight; got -0.5"),
-    "no Method": (METHOD.replace("Method(local_update)", "1"), "returns; got 'int'; expected a M"),
-    "a factory that fails": (
-        METHOD.replace("Method(local_update)", "1 / 0"),
-        "my_method.py:9: ZeroDivisionError: division by zero",
-    ),
-    "a hook without one parameter": (
-        METHOD.replace("local_update)", "lambda params, server, state, task: None)"),
-        r"mine: hook local_update: parameters; got '\(params, server, state, task\)'; "
-        r"expected \(params, server, state, batches, task\)",
-    ),
-    "a hook with one more": (
-        METHOD.replace("e)\n", "e, absorb=lambda state, message, task, params: None)\n"),
-        r"hook absorb: parameters; got .* expected \(state, message, task\)",
-    ),
-    "a hook with two swapped": (
-        METHOD.replace("e)\n", "e, aggregate=lambda params, server, released, task: None)\n"),
-        r"hook aggregate: parameters; got '\(params, server, released, task\)'; expected "
-        r"\(params, released, server, task\)",
-    ),
-    "a hook that is none": (
-        METHOD.replace("e)\n", "e, sends=('head',))\n"),
-        r"hook sends; got \('head',\); expected a function \(task\)",
-    ),
-    "another method's training": (
-        METHOD.replace('"nobody 2025"', '"nobody 2025", trains="fedavgg"'),
-        r"ABOUT.trains; got 'fedavgg'; did you mean 'fedavg'\?",
-    ),
-    "a part of a model": (
-        METHOD.replace('"nobody 2025"', '"nobody 2025", needs=("boby",)'),
-        r"ABOUT.needs; got 'boby'; did you mean 'body'\?",
-    ),
-}
+BROKEN = TABLES["BROKEN"]
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_wrong_with_a_method_file_is_said_in_one_line(name, project):
-    text, message = BROKEN[name]
+    case = BROKEN[name]
+    text = case.get("text", METHOD.replace(*case.get("replace", ("", "")))) + case.get("after", "")
     assert text != METHOD
-    assert re.search(message, error_of(text, project))
+    assert re.search(case["words"], error_of(text, project))
 
 
-HOOKS = {
-    "raises": (
-        "lambda p, *rest: 1 / 0",
-        "hook local_update: studies/my_method.py:9: ZeroDivisionError: division by zero",
-    ),
-    "returns a dict": (
-        "lambda p, *rest: p",
-        "hook local_update: returns; got 'dict'; expected (Upload, state)",
-    ),
-    "sends what it did not declare": (
-        "local_update, sends=lambda task: task.head_names",
-        "hook local_update: returns an update: fc1.bias; got (4,); expected nothing",
-    ),
-    "returns another shape": (
-        "local_update, personalize=lambda p, *rest: p | {'head.bias': p['fc1.bias']}",
-        "hook personalize: returns a personal model: head.bias; got (4,); expected (10,)",
-    ),
-    "returns a number": (
-        "local_update, init_client=lambda p, task: {'n': 0}",
-        "hook init_client: returns a client state; got 'dict'; expected a dict of tensors",
-    ),
-    "keeps a state that it did not begin": (
-        "lambda p, s, c, b, t: (local_update(p, s, c, b, t)[0], p)",
-        "hook local_update: returns a client state: fc1.bias; got (4,); expected nothing",
-    ),
-    "forgets the server's state": (
-        "local_update, aggregate=lambda p, *rest: p",
-        "hook aggregate: returns; got 'dict'; expected (params, server)",
-    ),
-    "reads what it did not declare": (
-        "local_update, personalize=lambda p, s, c, batches, t: t.gradient(p, batches.all)",
-        "hook personalize: batches.all is for methods that declare it; add full_pass=True to "
-        "Method(...)",
-    ),
-}
+HOOKS = TABLES["HOOKS"]
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -355,17 +239,7 @@ def test_hooks_may_name_their_parameters_as_the_paper_does(project):
 
 @pytest.mark.parametrize(
     ("written", "message"),
-    [
-        ("gone.py:mine", "studies/gone.py: no such file"),
-        (".py:mine", "studies/.py: no such file"),
-        ("my_method.py", "got 'my_method.py'; expected a method's name, or file.py:name"),
-        ("my_method.py:", "expected a method's name, or file.py:name"),
-        ("my_method:mine", "expected a method's name, or file.py:name"),
-        ("my_method.py:mi-ne", "expected a method's name, or file.py:name"),
-        ("my_method.py:größe", "expected a method's name, or file.py:name"),
-        ("/my_method.py:mine", "with a path relative to the study's file"),
-        ("feddap", "unknown method 'feddap'; did you mean 'feddpa'?"),
-    ],
+    TABLES["what does not name a method is refused"],
 )
 def test_what_does_not_name_a_method_is_refused(written, message, project):
     write_study(project, written)

@@ -3,10 +3,13 @@ profile."""
 
 import pytest
 
+import tabled
 from pflpipe.errors import ConfigError
 from pflpipe.facts.departures import DEPARTURES
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
+
+TABLES = tabled.table("test_registry")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,32 +31,7 @@ def test_defaults_are_valid_and_complete(name):
 
 @pytest.mark.parametrize(
     ("name", "values", "message"),
-    [
-        (
-            "feddpa",
-            {"tua": 0.1},
-            r"hyper-parameter feddpa\.tua does not exist; did you mean 'tau'\?",
-        ),
-        ("feddpa", {"tau": -0.1}, r"feddpa.tau; got -0.1; expected a number >= 0"),
-        ("feddpa", {"tau": "0.1"}, r"feddpa.tau; got '0.1'; expected a finite number"),
-        ("feddpa", {"tau": True}, r"feddpa.tau; got True; expected a finite number"),
-        ("feddpa", {"tau": float("nan")}, r"feddpa.tau; got nan; expected a finite number"),
-        ("feddpa", {"dfp": 1}, r"feddpa.dfp; got 1; expected true or false"),
-        (
-            "feddpa",
-            {"schedule": "both"},
-            r"feddpa.schedule; got 'both'; expected one of alternate, two_phase",
-        ),
-        ("dp_fedavg_fb", {"head_epochs": 1.5}, r"head_epochs; got 1.5; expected a whole number"),
-        (
-            "dp_fedavg_fb",
-            {"head_epochs": 0},
-            r"head_epochs; got 0; expected a number >= 1",
-        ),
-        ("dp_fedsam_topk", {"keep_ratio": 1.5}, r"got 1.5; expected a number >= 0 and <= 1"),
-        ("fedavg", {"lr": 0.1}, r"hyper-parameter fedavg\.lr does not exist; fedavg has none"),
-        ("fedavgg", {}, r"method; got 'fedavgg'; did you mean 'fedavg'\?"),
-    ],
+    TABLES["wrong hyperparameters are named with what was expected"],
 )
 def test_wrong_hyperparameters_are_named_with_what_was_expected(name, values, message):
     with pytest.raises(ConfigError, match=message):
