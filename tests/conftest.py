@@ -55,9 +55,15 @@ def long(request: pytest.FixtureRequest) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put those first that take longest: at the end one worker alone would be left with them."""
+    """Put the files first that take longest: at the end one worker alone would be left with them.
+    The tests of a file stay together, as they share what is made for them."""
     rooms = ("cluster", "faults", "docs", "pipeline", "slow")
-    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in rooms])
+    first = dict.fromkeys((item.path for item in items), len(rooms))
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        ranks = [rank for rank, name in enumerate(rooms) if name in marks]
+        first[item.path] = min([first[item.path], *ranks])
+    items.sort(key=lambda item: first[item.path])
 
 
 @pytest.hookimpl(wrapper=True)

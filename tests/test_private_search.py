@@ -349,30 +349,16 @@ def _shown(patch: pytest.MonkeyPatch) -> Iterator[str]:
     yield "".join(run.digest_with([]) for run in mlflow_runs.of_study(study, results))
 
 
-@pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, str]]:
-    """One trial of the candidate that will be chosen, and three of every candidate."""
-    folder = tmp_path_factory.mktemp("shown")
-    return [
-        shown(folder / "one", 1, slice(-1, None)),
-        shown(folder / "many", 3, slice(None)),
-    ]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(both, kind):
-    one, many = both
-    assert one[kind]
-    assert one[kind] == many[kind]
-
-
-@pytest.mark.parametrize(
-    ("kind", "words"),
-    TABLES["what is shown is the expected number of trials"],
-)
-def test_what_is_shown_is_the_expected_number_of_trials(both, kind, words):
-    """Three searches (FedAvg has no budget) of eight trials, and as many rows."""
-    assert words in both[0][kind]
+def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(tmp_path):
+    """One trial of the candidate that will be chosen, and three of every candidate. What is shown
+    is the expected number: three searches (FedAvg has no budget) of eight trials, and as many
+    rows."""
+    one = shown(tmp_path / "one", 1, slice(-1, None))
+    many = shown(tmp_path / "many", 3, slice(None))
+    assert all(one[kind] for kind in KINDS)
+    assert [kind for kind in KINDS if one[kind] != many[kind]] == []
+    for kind, words in TABLES["what is shown is the expected number of trials"]:
+        assert words in one[kind]
 
 
 def test_a_private_search_says_the_same_whatever_its_seed(outline, capsys, monkeypatch):

@@ -45,14 +45,14 @@ def of_weighted_mean(messages, weights, rng):
     return average + noise(rng, messages) / len(messages)
 
 
-def audited(release, seconds=2.0, **claim):
+def audited(release, seconds=0.5, **claim):
     fields = {"clients": 10, "noise_multiplier": 1.0, "delta": 1e-5} | claim
     return pflpipe.audit(release, pflpipe.Claim(**fields), seconds=seconds)
 
 
 @pytest.mark.slow
 def test_noise_of_the_uniform_mean_on_a_weighted_one_is_measured_and_said_in_a_sentence():
-    found = audited(of_weighted_mean)
+    found = audited(of_weighted_mean, seconds=2.0)
     assert re.fullmatch(
         r"one client moves the result by \.91 where the noise covers \.(10|099): the true "
         r"multiplier is \.11, epsilon (79|80) and not 4\.4 \(one round, delta 1e-5\)",
@@ -67,7 +67,7 @@ def test_noise_of_the_uniform_mean_on_a_weighted_one_is_measured_and_said_in_a_s
 
 @pytest.mark.slow
 def test_a_sound_release_is_kept_and_its_row_has_the_columns_of_the_table_of_audits():
-    found = audited(sound)
+    found = audited(sound, seconds=2.0)
     assert found.verdict == "kept"
     assert found.row.keys() | {"method", "profile", "departures"} == set(COLUMNS)
     assert found.row["noise"] == pytest.approx(1, abs=0.01)
@@ -90,8 +90,8 @@ def test_a_long_result_is_seen_where_its_noise_is_least():
         drawn[-3] /= 10
         return (clipped(messages).sum(axis=0) + drawn) / 10
 
-    assert audited(sound, seconds=0.5, dimension=300).verdict == "kept"
-    found = audited(forgets, seconds=0.5, dimension=300)
+    assert audited(sound, dimension=300).verdict == "kept"
+    found = audited(forgets, dimension=300)
     assert found.verdict == "refuted"
 
 
@@ -148,8 +148,8 @@ class Halving:
 
 @pytest.mark.slow
 def test_a_later_round_may_release_less_than_the_first_but_nothing_without_noise():
-    assert audited(Halving(sent=False), seconds=0.5, rounds=3).verdict == "kept"
-    bare = audited(Halving(sent=True), seconds=0.5, rounds=3)
+    assert audited(Halving(sent=False), rounds=3).verdict == "kept"
+    bare = audited(Halving(sent=True), rounds=3)
     assert float(bare.row["sensitivity"]) == float("inf")
     assert bare.verdict == "refuted"
 
@@ -300,7 +300,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 CLAIM = ("--clients", "10", "--noise-multiplier", "1", "--delta", "1e-5", "--dimension", "4")
-QUICK = ("--seconds", "2")
+QUICK = ("--seconds", "0.5")
 
 
 def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
