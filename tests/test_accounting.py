@@ -67,11 +67,7 @@ def test_exact_calibration_gives_the_known_multipliers_a_hair_below_the_target_a
 ):
     # The prototype solved PLD (q < 1) with a coarser search, so its last digit is less sure than at
     # q = 1. All questions about a plan are asked here, while its PLD is kept.
-    slack = (
-        half_unit(printed)
-        if asked.sample_rate == 1
-        else max(half_unit(printed), 1e-3 * float(printed))
-    )
+    slack = max(half_unit(printed), 1e-3 * float(printed) * (asked.sample_rate < 1))
     plan = calibrated(asked, target)
     assert plan.noise_multiplier == pytest.approx(float(printed), abs=slack)
     assert target * (1 - 2e-4) <= epsilon(plan, plan.delta) <= target
@@ -85,9 +81,8 @@ def test_exact_calibration_gives_the_known_multipliers_a_hair_below_the_target_a
 @pytest.mark.parametrize(("plan", "target", "printed"), RDP)
 def test_rdp_calibration_gives_the_known_multipliers(plan, target, printed):
     slack = 2 * half_unit(printed)  # printed from searches of finite tolerance
-    assert calibrated(plan, target, "rdp").noise_multiplier == pytest.approx(
-        float(printed), abs=slack
-    )
+    found = calibrated(plan, target, "rdp").noise_multiplier
+    assert found == pytest.approx(float(printed), abs=slack)
 
 
 @pytest.mark.slow
@@ -136,17 +131,12 @@ def test_delta_and_epsilon_are_inverse(rounds, multiplier):
     clients=st.integers(1, 5000),
 )
 def test_calibrated_plan_never_exceeds_its_target(target, probability, rounds, clients):
-    plan = calibrate(
-        dataclasses.replace(FEMNIST, delta=probability, rounds=rounds, clients=clients), target
-    )
+    asked = dataclasses.replace(FEMNIST, delta=probability, rounds=rounds, clients=clients)
+    plan = calibrate(asked, target)
     assert target * (1 - 1e-6) <= epsilon(plan, probability) <= target
     assert plan.clients == clients
-    assert (
-        epsilon(
-            dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier * 0.999), probability
-        )
-        > target
-    )
+    less = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier * 0.999)
+    assert epsilon(less, probability) > target
 
 
 @settings(derandomize=True, deadline=None, max_examples=30, database=None)
@@ -163,12 +153,8 @@ def test_less_noise_more_rounds_or_a_higher_rate_never_lower_epsilon():
     plan = dataclasses.replace(FEDSIM, noise_multiplier=4.0)
     base = epsilon(plan, 1e-5)
     assert epsilon(plan, 1e-4) < base
-    for change in (
-        {"noise_multiplier": 3.9},
-        {"rounds": 101},
-        {"sample_rate": 0.11},
-        {"sample_rate": 1.0},
-    ):
+    changes = [{"noise_multiplier": 3.9}, {"rounds": 101}, {"sample_rate": 0.11}]
+    for change in (*changes, {"sample_rate": 1.0}):
         assert epsilon(dataclasses.replace(plan, **change), 1e-5) > base
 
 
@@ -186,9 +172,8 @@ def test_other_readings_of_the_same_noise(plan, target, local, tight):
     ("target", "printed"), [(2, "14.0"), (4, "28.6"), (8, "60.1"), (16, "126.9")]
 )
 def test_single_messages_of_the_fedglp_setting(target, printed):
-    assert epsilon_local(calibrated(FEDGLP, target), 0.1) == pytest.approx(
-        float(printed), abs=half_unit(printed)
-    )
+    found = epsilon_local(calibrated(FEDGLP, target), 0.1)
+    assert found == pytest.approx(float(printed), abs=half_unit(printed))
 
 
 def test_local_trust_has_no_amplification():
@@ -202,9 +187,8 @@ def test_local_trust_has_no_amplification():
     [(0.1, 10, "2080", "2269", "20255"), (0.3, 10, "248", "311", "2307")],
 )
 def test_fixed_multipliers_of_the_cifar_experiments(multiplier, clients, printed, tight, local):
-    plan = dataclasses.replace(
-        FEMNIST, rounds=40, delta=0.1, clients=clients, noise_multiplier=multiplier
-    )
+    given = {"rounds": 40, "delta": 0.1, "clients": clients, "noise_multiplier": multiplier}
+    plan = dataclasses.replace(FEMNIST, **given)
     assert epsilon(plan, 0.1) == pytest.approx(float(printed), abs=half_unit(printed))
     assert epsilon(plan, 1e-5) == pytest.approx(float(tight), abs=half_unit(tight))
     assert epsilon_local(plan, 0.1) == pytest.approx(float(local), abs=half_unit(local))
@@ -295,20 +279,10 @@ def test_official_feddpa_calibration_counts_the_sampling_rate_of_clients():
     from opacus.accountants.utils import get_noise_multiplier
 
     request = Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0)
-    plan = official_plan(
-        request,
-        dataclasses.replace(FEMNIST, clients=40, sample_rate=0.5),
-        np.full(40, 100),
-        local_epochs=3,
-    )
-    theirs = get_noise_multiplier(
-        target_epsilon=2.0,
-        target_delta=1e-3,
-        sample_rate=0.002,
-        steps=11250,
-        accountant="rdp",
-        epsilon_tolerance=1e-4,
-    )
+    half = dataclasses.replace(FEMNIST, clients=40, sample_rate=0.5)
+    plan = official_plan(request, half, np.full(40, 100), local_epochs=3)
+    given = {"sample_rate": 0.002, "steps": 11250, "accountant": "rdp", "epsilon_tolerance": 1e-4}
+    theirs = get_noise_multiplier(target_epsilon=2.0, target_delta=1e-3, **given)
     assert plan.noise_multiplier == pytest.approx(theirs, rel=1e-4)
 
 
@@ -331,17 +305,11 @@ def test_no_composition_calibrates_one_round_alone(mechanism, probability, sampl
 def test_no_composition_counts_the_steps_of_one_round_at_sample_level():
     request = Privacy("gaussian", epsilon=2.0, delta=0.02, clip_norm=1.0)
     both = ["no_composition", "sample_level_calibration"]
-    sized = {
-        "sizes": np.full(50, 198),
-        "local_epochs": 3,
-        "batch_size": 16,
-        "sample_rate": 1.0,
-        "clients": 50,
-    }
-    plan = make_plan(request, rounds=30, departures=both, **sized)
-    single = official_plan(
-        request, dataclasses.replace(FEMNIST, rounds=1), np.full(50, 198), local_epochs=3
-    )
+    sizes, shape = np.full(50, 198), {"sample_rate": 1.0, "clients": 50}
+    work = {"local_epochs": 3, "batch_size": 16, "sizes": sizes}
+    plan = make_plan(request, rounds=30, departures=both, **work, **shape)
+    once = dataclasses.replace(FEMNIST, rounds=1)
+    single = official_plan(request, once, sizes, local_epochs=3)
     assert plan == dataclasses.replace(single, rounds=30)
 
 
@@ -373,16 +341,9 @@ def test_the_two_declared_readings_of_dp_fedsim_give_a_twelfth_of_its_noise():
 
 
 def official_plan(request, plan, sizes, local_epochs):
-    return make_plan(
-        request,
-        rounds=plan.rounds,
-        sample_rate=plan.sample_rate,
-        clients=plan.clients,
-        departures=["sample_level_calibration"],
-        sizes=sizes,
-        local_epochs=local_epochs,
-        batch_size=16,
-    )
+    shape = {name: getattr(plan, name) for name in ("rounds", "sample_rate", "clients")}
+    work = {"sizes": sizes, "local_epochs": local_epochs, "batch_size": 16}
+    return make_plan(request, departures=["sample_level_calibration"], **work, **shape)
 
 
 @pytest.mark.slow
@@ -391,9 +352,8 @@ def official_plan(request, plan, sizes, local_epochs):
     TABLES["plans that cannot be made say why"],
 )
 def test_plans_that_cannot_be_made_say_why(request_change, plan_change, words):
-    request = dataclasses.replace(
-        Privacy("gaussian", epsilon=1.0, delta=1e-3, clip_norm=1.0), **request_change
-    )
+    plain = Privacy("gaussian", epsilon=1.0, delta=1e-3, clip_norm=1.0)
+    request = dataclasses.replace(plain, **request_change)
     given = {"rounds": 5, "sample_rate": 1.0, "clients": 10} | plan_change
     if "sizes" in given:
         given["sizes"] = np.ones(given["sizes"])

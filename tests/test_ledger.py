@@ -40,13 +40,7 @@ EPSILONS = [f"epsilon_{name}" for name in ("central", "central_1e5", "local", "r
 
 def request(plan, epsilon=None):
     multiplier = plan.noise_multiplier if epsilon is None else None
-    return Privacy(
-        plan.mechanism,
-        epsilon=epsilon,
-        noise_multiplier=multiplier,
-        delta=plan.delta,
-        clip_norm=1.0,
-    )
+    return Privacy(plan.mechanism, epsilon, multiplier, plan.delta, clip_norm=1.0)
 
 
 def entry(plan, departures, sizes=None, parameters=TENSORS):
@@ -81,9 +75,8 @@ def test_dp_fedsam_code(official_sampling):
     certified = certified_epsilon(FEDSAM)
     assert certified == pytest.approx(6.5, abs=0.051)
     assert epsilon_rdp(FEDSAM, FEDSAM.delta) == pytest.approx(7.8, abs=0.051)
-    assert effective_plan(FEDSAM, ["public_sampling"]) == dataclasses.replace(
-        FEDSAM, sample_rate=1.0, rounds=34
-    )
+    drawn = dataclasses.replace(FEDSAM, sample_rate=1.0, rounds=34)
+    assert effective_plan(FEDSAM, ["public_sampling"]) == drawn
     known = entry(FEDSAM, ["public_sampling"])
     assert known.epsilon_central == pytest.approx(33.8, abs=0.051)
     both = entry(FEDSAM, ["public_sampling", "per_tensor_clip"])
@@ -115,15 +108,8 @@ def test_layers_clipped_apart_are_counted_in_a_warning():
 def test_claim_follows_from_mechanism_and_departures(departures):
     sizes = np.arange(1, 51)
     asked = Privacy("gaussian", epsilon=8.0, delta=1e-3, clip_norm=1.0)
-    shape = {
-        "rounds": 30,
-        "sample_rate": 1.0,
-        "clients": 50,
-        "sizes": sizes,
-        "local_epochs": 3,
-        "batch_size": 16,
-    }
-    plan = make_plan(asked, departures=departures, **shape)
+    shape = {"rounds": 30, "sample_rate": 1.0, "clients": 50, "local_epochs": 3, "batch_size": 16}
+    plan = make_plan(asked, departures=departures, sizes=sizes, **shape)
     found = ledger(plan, asked, departures, sizes)
     assert found.claim == ("nominal" if departures else "certified")
     assert found.epsilon_nominal == (8.0 if departures else None)
@@ -192,14 +178,10 @@ def test_nothing_added_to_an_unbounded_departure_makes_it_bounded(departure):
 
 
 def test_clipping_in_parts_counts_tensors_or_layers_whichever_are_more():
-    for departures, parts in (
-        (["per_tensor_clip"], 62),
-        (["per_layer_clip_unscaled"], 31),
-        (["per_tensor_clip", "per_layer_clip_unscaled"], 62),
-    ):
-        assert effective_plan(
-            FEMNIST, departures, parameters=TENSORS
-        ).noise_multiplier == pytest.approx(1 / math.sqrt(parts))
+    tensors, layers = "per_tensor_clip", "per_layer_clip_unscaled"
+    for departures, parts in (([tensors], 62), ([layers], 31), ([tensors, layers], 62)):
+        plan = effective_plan(FEMNIST, departures, parameters=TENSORS)
+        assert plan.noise_multiplier == pytest.approx(1 / math.sqrt(parts))
         found = entry(FEMNIST, departures)
         message = dataclasses.replace(FEMNIST, noise_multiplier=1 / math.sqrt(parts))
         assert found.epsilon_local == pytest.approx(epsilon_local(message, 0.02))
@@ -234,12 +216,8 @@ def test_noise_of_messages_protects_nobody_whose_cohort_is_secret():
         found = entry(plan, [departure], np.arange(1, 11))
         assert {getattr(found, name) for name in EPSILONS} == {math.inf}
         assert any("0.039 a round" in warning for warning in found.warnings)  # 0.1 * 0.9^9
-        assert (
-            entry(
-                dataclasses.replace(plan, sample_rate=1.0), [departure], np.arange(1, 11)
-            ).epsilon_central
-            < math.inf
-        )
+        everybody = dataclasses.replace(plan, sample_rate=1.0)
+        assert entry(everybody, [departure], np.arange(1, 11)).epsilon_central < math.inf
 
 
 @pytest.mark.parametrize("rate", [0.5, 0.75, 0.99])
@@ -310,11 +288,8 @@ def test_known_cohorts_are_composed_client_by_client(departures):
 def test_a_public_draw_in_which_nobody_holds_examples_releases_nothing():
     plan = dataclasses.replace(FEMNIST, clients=40, sample_rate=0.05, rounds=1)
     absent = int(np.flatnonzero(~cohorts.public_cohort(0, plan))[0])
-    sizes = np.eye(40, dtype=int)[absent]
-    assert (
-        effective_plan(plan, ["public_sampling", "data_size_weights"], sizes).noise_multiplier
-        == 1.0
-    )
+    found = effective_plan(plan, ["public_sampling", "data_size_weights"], np.eye(40)[absent])
+    assert found.noise_multiplier == 1.0
 
 
 @pytest.mark.slow
@@ -357,9 +332,8 @@ def test_who_sees_single_messages_learns_no_less_than_who_sees_the_sum(
     departures, multiplier, sizes, sample_rate
 ):
     plan = Plan("gaussian", 2, 1.0, multiplier, sample_rate, 12, 1e-3, 8)
-    found = entry(
-        plan, departures | ({"public_sampling"} if sample_rate < 1 else set()), np.array(sizes)
-    )
+    departures |= {"public_sampling"} if sample_rate < 1 else set()
+    found = entry(plan, departures, np.array(sizes))
     assert found.epsilon_local >= found.epsilon_central * (1 - 1e-9)
 
 
@@ -383,26 +357,22 @@ def test_the_order_of_departures_does_not_matter(departures):
 # accounted
 
 
-def spread_of_release(
-    plan, departures, sizes, present, canary, parameters=("a.weight", "a.bias", "b.weight")
-):
+PARAMETERS = ("a.weight", "a.bias", "b.weight")
+
+
+def spread_of_release(plan, departures, sizes, present, canary):
     """Return how far the canary client moves a release, in standard deviations of its noise, from
     many repeats."""
     repeats, clients = 4000, len(present)
-    update = {name: torch.zeros(repeats, clients, 2, dtype=torch.float64) for name in parameters}
-    extras = (
-        {"size": torch.from_numpy(sizes).expand(repeats, clients)}
-        if "data_size_weights" in departures
-        else {}
-    )
+    update = {name: torch.zeros(repeats, clients, 2, dtype=torch.float64) for name in PARAMETERS}
+    weighted = "data_size_weights" in departures
+    extras = {"size": torch.from_numpy(sizes).expand(repeats, clients)} if weighted else {}
     here = torch.from_numpy(present).expand(repeats, clients)
 
     def flat(update):
-        noise = np.random.default_rng(0)
-        released = mechanism.release(
-            noise, Uploads(update, extras), here, plan, departures=departures
-        )
-        return torch.cat([released.sum[name] for name in parameters], dim=1)
+        given = np.random.default_rng(0), Uploads(update, extras), here, plan
+        released = mechanism.release(*given, departures=departures)
+        return torch.cat([released.sum[name] for name in PARAMETERS], dim=1)
 
     absent = flat(update)
     full = {name: value.clone() for name, value in update.items()}
@@ -427,23 +397,16 @@ def spread_of_release(
     ],
 )
 def test_a_client_moves_one_release_by_what_the_ledger_counts(departures):
-    plan = Plan(
-        "gaussian", 2, 1.0, 2.0, 0.5 if "public_sampling" in departures else 1.0, 1, 1e-3, 6
-    )
+    public = "public_sampling" in departures
+    plan = Plan("gaussian", 2, 1.0, 2.0, 0.5 if public else 1.0, 1, 1e-3, 6)
     sizes = np.array([2, 7, 1, 8, 2, 8])
-    present = (
-        cohorts.public_cohort(0, plan)
-        if "public_sampling" in departures
-        else np.ones(6, dtype=bool)
-    )
+    present = cohorts.public_cohort(0, plan) if public else np.ones(6, dtype=bool)
     heaviest = int(np.where(present, sizes, 0).argmax())
-    parameters = ("a.weight", "a.bias", "b.weight")
-    found = effective_plan(plan, departures, sizes, parameters)
+    found = effective_plan(plan, departures, sizes, PARAMETERS)
     assert found.rounds == 1
     measured = spread_of_release(plan, departures, sizes, present, heaviest)
-    assert 1 / found.noise_multiplier == pytest.approx(
-        measured, rel=0.02
-    )  # 24,000 draws: 0.5 % standard error
+    # 24,000 draws: 0.5 % standard error
+    assert 1 / found.noise_multiplier == pytest.approx(measured, rel=0.02)
 
 
 def test_a_coordinate_divided_by_the_count_of_those_who_keep_it_is_zero_without_its_only_client():
@@ -453,18 +416,11 @@ def test_a_coordinate_divided_by_the_count_of_those_who_keep_it_is_zero_without_
         {"w": torch.ones(2, 2)}, {"mask.w": torch.tensor([[False, True], [False, True]])}
     )
     plan = dataclasses.replace(FEMNIST, clients=2, noise_multiplier=100.0)
-    sums = [
-        mechanism.release(
-            np.random.default_rng(0),
-            each,
-            torch.ones(2, dtype=torch.bool),
-            plan,
-            departures=["divide_by_counts"],
-        )
-        for each in (uploads, without)
-    ]
-    assert sums[0].sum["w"][0] != 0
-    assert sums[1].sum["w"][0] == 0
+    here, named = torch.ones(2, dtype=torch.bool), ["divide_by_counts"]
+    for each, is_zero in ((uploads, False), (without, True)):
+        draw = np.random.default_rng(0)
+        released = mechanism.release(draw, each, here, plan, departures=named)
+        assert (released.sum["w"][0] == 0) == is_zero
 
 
 # ---------------------------------------------------------------- the edges
@@ -475,23 +431,13 @@ def test_no_privacy_asked_claims_nothing():
     assert plan == Plan("none", 2, None, None, 0.5, 5, None, 4)
     found = ledger(plan, Privacy(), ["data_size_weights", "noise_on_support", "per_tensor_clip"])
     assert found.claim == "none"
-    assert {
-        value
-        for name, value in vars(found).items()
-        if name.startswith(("epsilon", "noise", "clip", "delta"))
-    } == {None}
+    numbers = ("epsilon", "noise", "clip", "delta")
+    assert {vars(found)[name] for name in vars(found) if name.startswith(numbers)} == {None}
 
 
 def test_infinite_epsilons_are_written_as_words():
-    found = entry(
-        make_plan(
-            request(dataclasses.replace(FEMNIST, noise_multiplier=0.0)),
-            rounds=5,
-            sample_rate=1.0,
-            clients=4,
-        ),
-        [],
-    )
+    silent = request(dataclasses.replace(FEMNIST, noise_multiplier=0.0))
+    found = entry(make_plan(silent, rounds=5, sample_rate=1.0, clients=4), [])
     assert {getattr(found, name) for name in EPSILONS} == {math.inf}
     written = json.loads(json.dumps(to_json(found), allow_nan=False))
     assert {written[name] for name in EPSILONS} == {"inf"}

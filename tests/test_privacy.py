@@ -32,6 +32,7 @@ TABLES = tabled.table("test_privacy")
 
 torch.set_num_threads(1)
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=100, database=None)
+PLANS = {"gaussian": GAUSSIAN, "laplace": LAPLACE}
 
 
 def noise_of(plan, present, update, scale=None, seed=0):
@@ -40,42 +41,35 @@ def noise_of(plan, present, update, scale=None, seed=0):
     return release(generator(seed), Uploads(zeros), present, plan, scale).sum
 
 
+def without_rows(update, client):
+    """The update of clients of whom one sends zeros."""
+    zeroed = {name: value.clone() for name, value in update.items()}
+    for value in zeroed.values():
+        value[client] = 0
+    return zeroed
+
+
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("sample_rate", [1.0, 0.25])
 def test_release_std_matches_plan(mechanism, sample_rate):
-    plan = dataclasses.replace(
-        GAUSSIAN if mechanism == "gaussian" else LAPLACE, sample_rate=sample_rate
-    )
+    plan = dataclasses.replace(PLANS[mechanism], sample_rate=sample_rate)
     repeats = 20_000
     scale = {"vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 10.0])}
-    update = {
-        "vector": torch.zeros(1, 1, 5).expand(repeats, 6, 5),
-        "scalar": torch.zeros(repeats, 6),
-    }
+    update = {"vector": torch.zeros(1).expand(repeats, 6, 5), "scalar": torch.zeros(repeats, 6)}
     noise = release(generator(7), Uploads(update), everybody(lead=(repeats,)), plan, scale).sum
     unit = plan.clip_norm * plan.noise_multiplier / (sample_rate * 6)
     spread = unit * (1.0 if mechanism == "gaussian" else math.sqrt(2))
     kurtosis = 3.0 if mechanism == "gaussian" else 6.0
-    columns = (
-        torch.cat(
-            [noise["vector"][:, 1:] / scale["vector"][1:], noise["scalar"][:, None]], dim=1
-        ).double()
-        / spread
-    )
+    scaled = noise["vector"][:, 1:] / scale["vector"][1:]
+    columns = torch.cat([scaled, noise["scalar"][:, None]], dim=1).double() / spread
     # The mean square of n draws has variance (kurtosis - 1) / n; five standard deviations, seed
     # fixed.
     tolerance = 5 * math.sqrt((kurtosis - 1) / repeats)
-    torch.testing.assert_close(
-        columns.square().mean(0), torch.ones(5, dtype=torch.float64), rtol=0, atol=tolerance
-    )
-    torch.testing.assert_close(
-        columns.mean(0), torch.zeros(5, dtype=torch.float64), rtol=0, atol=5 / math.sqrt(repeats)
-    )
+    assert columns.square().mean(0).tolist() == pytest.approx([1] * 5, abs=tolerance)
+    assert columns.mean(0).tolist() == pytest.approx([0] * 5, abs=5 / math.sqrt(repeats))
     # The mean absolute value tells a Gaussian from a Laplace variable of equal spread.
     absolute = math.sqrt(2 / math.pi) if mechanism == "gaussian" else math.sqrt(1 / 2)
-    torch.testing.assert_close(
-        columns.abs().mean(0), torch.full((5,), absolute, dtype=torch.float64), rtol=0, atol=0.025
-    )
+    assert columns.abs().mean(0).tolist() == pytest.approx([absolute] * 5, abs=0.025)
     correlation = torch.corrcoef(columns.T) - torch.eye(5, dtype=torch.float64)
     assert correlation.abs().max() < 5 / math.sqrt(repeats)
 
@@ -101,9 +95,8 @@ def test_release_is_the_clipped_sum_plus_noise_over_the_expected_cohort():
         torch.testing.assert_close(released.sum[name], expected)
     torch.testing.assert_close(released.norms, torch.where(present, norms, 0))
     assert released.clipped.tolist() == present.tolist()
-    assert released.noise_norm.item() == pytest.approx(
-        length({n: v[None] for n, v in noise.items()}).item()
-    )
+    whole = length({n: v[None] for n, v in noise.items()})
+    assert released.noise_norm.item() == pytest.approx(whole.item())
     signal = {name: clipped[name][present].sum(0)[None] / 1.5 for name in update}
     assert released.signal_norm.item() == pytest.approx(length(signal).item())
 
@@ -111,10 +104,9 @@ def test_release_is_the_clipped_sum_plus_noise_over_the_expected_cohort():
 def test_repeats_are_independent_releases_by_one_code_path():
     update = uploads(lead=(2, 3), size=3.0)
     present = torch.rand(2, 3, 6, generator=torch_generator(1)) < 0.5
-    scale = {
-        "vector": torch.rand(2, 3, 5, generator=torch_generator(2)),
-        "matrix": torch.rand(4, generator=torch_generator(3)),
-    }
+    shapes = {"vector": (2, 3, 5), "matrix": (4,)}
+    seeds = {name: torch_generator(seed) for seed, name in enumerate(shapes, start=2)}
+    scale = {name: torch.rand(shape, generator=seeds[name]) for name, shape in shapes.items()}
     released = release(generator(), Uploads(update), present, SAMPLED, scale)
     noise = noise_of(SAMPLED, present, update, scale)
     for i, j in np.ndindex(2, 3):
@@ -123,19 +115,14 @@ def test_repeats_are_independent_releases_by_one_code_path():
         single = release(generator(), Uploads(own), present[i, j], SAMPLED, own_scale)
         quiet = noise_of(SAMPLED, present[i, j], own, own_scale)
         for name in update:
-            torch.testing.assert_close(
-                released.sum[name][i, j] - noise[name][i, j],
-                single.sum[name] - quiet[name],
-                rtol=0,
-                atol=1e-5,
-            )
+            signal = released.sum[name][i, j] - noise[name][i, j]
+            expected = single.sum[name] - quiet[name]
+            torch.testing.assert_close(signal, expected, rtol=0, atol=1e-5)
         torch.testing.assert_close(released.norms[i, j], single.norms)
     assert len({row.item() for row in noise["scalar"].flatten()}) == 6
 
 
-@pytest.mark.parametrize(
-    "plan", [GAUSSIAN, SAMPLED, LAPLACE], ids=["gaussian", "sampled", "laplace"]
-)
+@pytest.mark.parametrize("plan", [GAUSSIAN, SAMPLED, LAPLACE], ids=["all", "sampled", "laplace"])
 def test_noise_is_drawn_for_the_empty_cohort(plan):
     update = {name: value.fill_(math.nan) for name, value in uploads().items()}
     empty = release(generator(), Uploads(update), ~everybody(), plan)
@@ -156,30 +143,20 @@ def test_noise_is_drawn_for_the_empty_cohort(plan):
     mechanism=st.sampled_from(["gaussian", "laplace"]),
 )
 def test_noise_does_not_depend_on_data_nor_on_who_is_present(seed, present, size, mechanism):
-    plan = dataclasses.replace(GAUSSIAN if mechanism == "gaussian" else LAPLACE, sample_rate=0.5)
+    plan = dataclasses.replace(PLANS[mechanism], sample_rate=0.5)
     here = torch.tensor(present)
     update = uploads(seed, size=size, dtype=torch.float64)
-    source = generator(3)
-    released = release(
-        source, Uploads(update), here, plan, {"vector": torch.tensor([0.0, 1, 2, 3, 4])}
-    )
-    reference = generator(3)
-    noise = release(
-        reference,
-        Uploads({n: torch.zeros_like(v) for n, v in update.items()}),
-        everybody(),
-        plan,
-        {"vector": torch.ones(5)},
-    )
+    source, reference = generator(3), generator(3)
+    scale, ones = {"vector": torch.tensor([0.0, 1, 2, 3, 4])}, {"vector": torch.ones(5)}
+    released = release(source, Uploads(update), here, plan, scale)
+    zeros = Uploads({n: torch.zeros_like(v) for n, v in update.items()})
+    noise = release(reference, zeros, everybody(), plan, ones)
     assert str(source.bit_generator.state) == str(reference.bit_generator.state)
-    clipped, _ = clip(
-        update, plan.clip_norm, {"vector": torch.tensor([0.0, 1, 2, 3, 4])}, plan.norm
-    )
+    clipped, _ = clip(update, plan.clip_norm, scale, plan.norm)
     for name in ("matrix", "scalar", "long"):
         signal = (clipped[name] * here.reshape(6, *[1] * (clipped[name].ndim - 1))).sum(0) / 3
-        torch.testing.assert_close(
-            released.sum[name] - signal, noise.sum[name], rtol=1e-9, atol=1e-12
-        )
+        left = released.sum[name] - signal
+        torch.testing.assert_close(left, noise.sum[name], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -195,31 +172,23 @@ def test_noise_does_not_depend_on_data_nor_on_who_is_present(seed, present, size
 def test_one_client_moves_the_release_by_at_most_its_sensitivity(
     seed, client, size, sample_rate, mechanism, scaled
 ):
-    plan = dataclasses.replace(
-        GAUSSIAN if mechanism == "gaussian" else LAPLACE, sample_rate=sample_rate
-    )
-    scale = (
-        {"vector": torch.tensor([0.0, 1e-3, 1.0, 5.0, 80.0]), "scalar": torch.tensor(3.0)}
-        if scaled
-        else None
-    )
+    plan = dataclasses.replace(PLANS[mechanism], sample_rate=sample_rate)
+    scale = {"vector": torch.tensor([0.0, 1e-3, 1.0, 5.0, 80.0]), "scalar": torch.tensor(3.0)}
+    scale = scale if scaled else None
     update = uploads(seed, dtype=torch.float64)
     for value in update.values():
         value[client] *= size
     present = everybody()
     without = present.clone()
     without[client] = False
-    zeroed = {name: value.clone() for name, value in update.items()}
-    for value in zeroed.values():
-        value[client] = 0
+    zeroed = without_rows(update, client)
     with_client = release(generator(seed), Uploads(update), present, plan, scale).sum
     absent = release(generator(seed), Uploads(update), without, plan, scale).sum
     silent = release(generator(seed), Uploads(zeroed), present, plan, scale).sum
     assert all(torch.equal(absent[name], silent[name]) for name in update)
     moved = {name: (with_client[name] - absent[name])[None] for name in update}
-    assert length(moved, plan.norm, scale=scale).item() <= plan.clip_norm / (sample_rate * 6) * (
-        1 + 1e-9
-    )
+    most = plan.clip_norm / (sample_rate * 6)
+    assert length(moved, plan.norm, scale=scale).item() <= most * (1 + 1e-9)
 
 
 def test_messages_that_share_the_noise_have_the_scale_of_the_sum():
@@ -237,15 +206,12 @@ def test_messages_that_share_the_noise_have_the_scale_of_the_sum():
     clipped, _ = clip(update, GAUSSIAN.clip_norm, scale, lead=2)
     each = GAUSSIAN.clip_norm * GAUSSIAN.noise_multiplier / math.sqrt(6)
     for name, message in shared.messages.items():
-        noise = (message - clipped[name]).double()
-        spread = for_clients(
-            scale.get(name, torch.ones(())).double(), update[name].ndim - 2
-        ).expand(noise.shape)
+        noise, unit = (message - clipped[name]).double(), scale.get(name, torch.ones(())).double()
+        spread = for_clients(unit, update[name].ndim - 2).expand(noise.shape)
         assert not noise[spread == 0].any()
         standard = noise[spread > 0] / spread[spread > 0] / each
-        assert standard.square().mean().item() == pytest.approx(
-            1, abs=6 * math.sqrt(2 / standard.numel())
-        )
+        tolerance = 6 * math.sqrt(2 / standard.numel())
+        assert standard.square().mean().item() == pytest.approx(1, abs=tolerance)
 
 
 def test_scale_zero_means_not_sent():
@@ -257,11 +223,8 @@ def test_scale_zero_means_not_sent():
     assert (released.sum["vector"] == 0).tolist() == [True, False, True, False, False]
     assert released.sum["scalar"] == 0
     assert not released.nonfinite.any()
-    hidden = {
-        **update,
-        "scalar": torch.zeros(6),
-        "vector": torch.where(scale["vector"] > 0, update["vector"], 0),
-    }
+    vector = torch.where(scale["vector"] > 0, update["vector"], 0)
+    hidden = update | {"scalar": torch.zeros(6), "vector": vector}
     _, norms = clip(hidden, GAUSSIAN.clip_norm, {"vector": torch.tensor([1.0, 1.0, 1.0, 2.0, 1.0])})
     torch.testing.assert_close(released.norms, norms)
 
@@ -271,10 +234,7 @@ def test_nonfinite_uploads_count_as_zero_and_are_reported():
         update = uploads()
         update["matrix"][3, 0, 0] = math.nan
         released = release(generator(), Uploads(update), everybody(), plan)
-        silent = {name: value.clone() for name, value in update.items()}
-        for value in silent.values():
-            value[3] = 0
-        same = release(generator(), Uploads(silent), everybody(), plan)
+        same = release(generator(), Uploads(without_rows(update, 3)), everybody(), plan)
         assert all(torch.equal(released.sum[name], same.sum[name]) for name in update)
         assert released.nonfinite.tolist() == [False, False, False, True, False, False]
         assert released.norms[3] == math.inf
@@ -309,18 +269,9 @@ def test_rows_of_clients_not_drawn_may_be_left_out():
     update = uploads()
     present = torch.tensor([False, True, True, False, False, True])
     whole = release(generator(), Uploads(update), present, SAMPLED)
-    drawn = release(
-        generator(),
-        Uploads({name: value[present] for name, value in update.items()}),
-        everybody(3),
-        SAMPLED,
-    )
-    nobody = release(
-        generator(),
-        Uploads({name: value[:0] for name, value in update.items()}),
-        everybody(0),
-        SAMPLED,
-    )
+    rows, none = ({name: value[part] for name, value in update.items()} for part in (present, []))
+    drawn = release(generator(), Uploads(rows), everybody(3), SAMPLED)
+    nobody = release(generator(), Uploads(none), everybody(0), SAMPLED)
     noise = noise_of(SAMPLED, present, update)
     for name in update:
         torch.testing.assert_close(whole.sum[name], drawn.sum[name])
@@ -332,20 +283,11 @@ def test_rows_of_clients_not_drawn_may_be_left_out():
     TABLES["release refuses what it cannot honour"],
 )
 def test_release_refuses_what_it_cannot_honour(change, words):
-    arguments = {
-        "update": uploads(),
-        "extras": {},
-        "present": everybody(),
-        "plan": GAUSSIAN,
-        "scale": None,
-        "departures": (),
-    }
-    arguments |= tensors(change)
-    if arguments["plan"] == "LAPLACE":
-        arguments["plan"] = LAPLACE
-    sent = Uploads(arguments.pop("update"), arguments.pop("extras"))
+    given = {"present": everybody(), "plan": "gaussian"} | tensors(change)
+    given["plan"] = PLANS[given["plan"]]
+    sent = Uploads(given.pop("update", uploads()), given.pop("extras", {}))
     with pytest.raises(PrivacyError, match=words.replace("?", r"\?")) as caught:
-        release(generator(), sent, **arguments)
+        release(generator(), sent, **given)
     assert "\n" not in str(caught.value)
 
 
@@ -367,9 +309,7 @@ def test_plan_cannot_be_changed():
 def test_participation_counts_fit_the_binomial_distribution():
     plan = dataclasses.replace(GAUSSIAN, sample_rate=0.2, clients=50, rounds=40)
     rng = np.random.default_rng(11)
-    drawn = np.stack([sample_clients(rng, plan) for _ in range(100 * plan.rounds)]).reshape(
-        100, plan.rounds, 50
-    )
+    drawn = np.stack([sample_clients(rng, plan) for _ in range(4000)]).reshape(100, 40, 50)
     counts = drawn.sum(axis=1).ravel()  # 5,000 clients, each Binomial(40, 0.2)
     pmf = np.array([math.comb(40, k) * 0.2**k * 0.8 ** (40 - k) for k in range(41)])
     edges = range(3, 15)
@@ -378,9 +318,8 @@ def test_participation_counts_fit_the_binomial_distribution():
     chi_square = ((observed - expected) ** 2 / expected).sum()
     assert chi_square < 32.9  # the 0.999 quantile at 12 degrees of freedom
     cohorts = drawn.sum(axis=2)
-    assert cohorts.var() == pytest.approx(
-        50 * 0.2 * 0.8, rel=0.1
-    )  # Poisson sampling: sizes vary, fixed-size sampling has 0
+    # Poisson sampling: sizes vary, fixed-size sampling has 0
+    assert cohorts.var() == pytest.approx(50 * 0.2 * 0.8, rel=0.1)
 
 
 def test_full_participation_draws_nothing():
@@ -404,36 +343,24 @@ def test_the_public_cohort_has_a_fixed_size_and_is_the_same_for_everybody():
 
 
 def test_upload_bits_are_what_one_client_sends_and_public_unless_masks_are_private():
-    update, present = (
-        uploads(),
-        torch.tensor([True, False, True, False, False, True]),
-    )  # of 12 + 5 + 1 + 70 numbers
+    update = uploads()  # of 12 + 5 + 1 + 70 numbers
+    present = torch.tensor([True, False, True, False, False, True])
     assert upload_bits(Uploads(update), present, {}) == 32 * 88
     assert upload_bits(Uploads(update), ~everybody(), {}) == 32 * 88
-    scale = {
-        "vector": torch.tensor([0.0, 1.0, 0.0, 2.0, 1.0]),
-        "matrix": torch.tensor([1.0, 0.0, 0.0, 0.0]),
-    }
+    scale = {"vector": torch.tensor([0.0, 1, 0, 2, 1]), "matrix": torch.tensor([1.0, 0, 0, 0])}
     assert upload_bits(Uploads(update), present, scale) == 32 * (3 + 3 + 1 + 70)
     assert upload_bits(Uploads(update), present, {"long": torch.tensor(0.0)}) == 32 * 18
-    masks = {
-        f"mask.{name}": torch.zeros(value.shape, dtype=torch.bool) for name, value in update.items()
-    }
+    masks = {f"mask.{name}": torch.zeros_like(update[name], dtype=torch.bool) for name in update}
     masks["mask.vector"][0, :2] = masks["mask.scalar"][2] = True
     masks["mask.long"][1] = True  # not present
-    assert (
-        upload_bits(Uploads(update, masks), present, {}) == 32 * (2 + 1) / 3 + 88
-    )  # FedGLP-ADP, Eq. 20
+    # FedGLP-ADP, Eq. 20
+    assert upload_bits(Uploads(update, masks), present, {}) == 32 * (2 + 1) / 3 + 88
 
 
 def test_single_messages_exist_only_under_departures_of_messages():
-    assert release(generator(), Uploads(uploads()), everybody(), GAUSSIAN).messages == {}
-    assert (
-        release(
-            generator(), Uploads(uploads()), everybody(), LAPLACE, departures={"clip_in_training"}
-        ).messages
-        == {}
-    )
+    for plan, departures in ((GAUSSIAN, ()), (LAPLACE, {"clip_in_training"})):
+        given = generator(), Uploads(uploads()), everybody(), plan
+        assert release(*given, departures=departures).messages == {}
 
 
 def test_release_computes_where_the_uploads_lie_and_takes_present_from_the_host(monkeypatch):
@@ -441,9 +368,8 @@ def test_release_computes_where_the_uploads_lie_and_takes_present_from_the_host(
     with one."""
     draw, present = generator(), everybody()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        monkeypatch.setattr(
-            torch.Tensor, "__bool__", lambda self: True
-        )  # the checks on values pass
+        # The checks on values pass.
+        monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: True)
         sent = Uploads({"w": torch.ones(6, 4, device="cuda")})
         released = release(draw, sent, present, GAUSSIAN, {"w": torch.ones(4, device="cuda")})
     assert released.sum["w"].device.type == "cuda"

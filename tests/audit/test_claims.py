@@ -119,7 +119,7 @@ class Remembering:
 
 @pytest.mark.slow
 def test_a_release_with_a_state_is_begun_in_every_run_and_attacked_over_its_rounds():
-    fading = audited(Fading, rounds=6, noise_multiplier=1.0)
+    fading = audited(Fading, seconds=2.0, rounds=6)
     assert (fading.row["flagged_coupled"], fading.verdict) == (False, "refuted"), fading
     assert "recognises runs" in fading.sentence
     shared = audited(Remembering, rounds=3)
@@ -300,7 +300,6 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 CLAIM = ("--clients", "10", "--noise-multiplier", "1", "--delta", "1e-5", "--dimension", "4")
-QUICK = ("--seconds", "0.5")
 
 
 def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
@@ -310,14 +309,14 @@ def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
     file = tmp_path / "my_release.py"
     with file.open("a") as text:
         text.write('\nwith open("ran", "a") as log:\n    log.write("once")\n')
-    code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK)
+    code, printed = run("audit", "my_release.py:release", *CLAIM, "--seconds", "0.5")
     assert code == 0
     assert "verdict              kept\n" in printed.out
     assert (tmp_path / "ran").read_text() == "once"
     text = file.read_text()
     assert "CLIP_NORM, NOISE_MULTIPLIER = 1.0, 1.0" in text
     file.write_text(text.replace("= 1.0, 1.0", "= 1.0, 0.5"))
-    code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK)
+    code, printed = run("audit", "my_release.py:release", *CLAIM, "--seconds", "2")
     assert code == 1
     assert "the true multiplier is .50" in printed.out.splitlines()[-1]
     assert run("init", "--audit")[0] == 2, "it is not written over"
