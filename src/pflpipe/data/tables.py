@@ -35,7 +35,10 @@ def read(path: Path, **layout: Any) -> Part:
             separator = "\t" if path.suffix.lower() == ".tsv" else ","
             form |= {"encoding": "utf-8-sig", "skipinitialspace": True}
             _check_lines(path, separator, layout.get("text"))
-            table = pd.read_csv(path, sep=separator, **form)
+            with warnings.catch_warnings():
+                # Of longer lines, which have only empty values more.
+                warnings.simplefilter("ignore", pd.errors.ParserWarning)
+                table = pd.read_csv(path, sep=separator, **form)
     except DataError:
         raise
     except Exception as error:  # of pandas or pyarrow: there is no common base

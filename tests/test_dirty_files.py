@@ -1,0 +1,197 @@
+"""No damage of a file passes without a word, and no clean file gets one (``dirty``)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import dirty
+import pflpipe
+from pflpipe.data import contract, sources
+from pflpipe.data.datasets import load_arrays
+from pflpipe.errors import DataError
+
+
+def said(source: object) -> tuple[str, str]:
+    """The error or the warnings of a source, and its other lines."""
+    target = Path("data/mine.npz")
+    try:
+        line = sources.prepare("mine", source, Path("downloads"), target)
+    except DataError as error:
+        return str(error), ""
+    known = load_arrays(target).contract
+    return "\n".join(known.warnings), "\n".join([line, *known.lines])
+
+
+def of_tables(source: str, tables: list[pd.DataFrame], changes: Mapping[str, object]) -> str:
+    """What is said of one table, or of one and its test table."""
+    block = {key: value for key, value in (dirty.LAYOUT | changes).items() if value is not None}
+    if source == "frame":
+        with contract.collected() as warned:
+            try:
+                pflpipe.clients_of(tables[0], **block)
+            except DataError as error:
+                return str(error)
+        return "\n".join(warned)
+    paths = [Path(f"{side}.{source}") for side in ("train", "test")]
+    for path, table in zip(paths, tables, strict=False):
+        if source == "parquet":
+            table.to_parquet(path)
+        else:
+            table.to_csv(path, index=False, sep="\t" if source == "tsv" else ",")
+    block |= {key: str(path) for key, path, _ in zip(("file", "test"), paths, tables, strict=False)}
+    return said(block)[0]
+
+
+def of_arrays(tables: list[pd.DataFrame], changes: Mapping[str, object]) -> str:
+    """The same of arrays without names of columns."""
+    arrays: dict[str, np.ndarray] = {"classes": np.asarray(2)}
+    for side, table in zip(("train", "test"), tables, strict=False):
+        target = changes.get("target")
+        rest = table.drop(columns=[name for name in ("person", "y", target) if name in table])
+        features = pd.DataFrame(
+            {
+                name: values.factorize(sort=True)[0] if name in ("city", "said") else values
+                for name, values in rest[changes.get("features", rest.columns)].items()
+            }
+        )
+        arrays[f"{side}_images"] = features.astype(float).to_numpy()
+        arrays[f"{side}_labels"] = table[target].to_numpy() if target else dirty.is_yes(table)
+        arrays[f"{side}_users"] = table["person"].to_numpy(dtype=str)
+    if changes.get("target"):
+        del arrays["classes"]
+    np.savez("mine.npz", **arrays)
+    return said(Path("mine.npz"))[0]
+
+
+def of_case(source: str, case: dirty.Case) -> str:
+    made = case.make(dirty.clean())
+    tables = list(made) if isinstance(made, tuple) else [made]
+    if source == "arrays":
+        return of_arrays(tables, case.block)
+    return of_tables(source, tables, case.block)
+
+
+def pairs(cases: Mapping[str, dirty.Case]) -> list[tuple[str, str]]:
+    """Each case with each source that can hold it; a list of clients has no test table."""
+    both = {name for name, case in cases.items() if isinstance(case.make(dirty.clean()), tuple)}
+    return [
+        (name, source)
+        for name, case in cases.items()
+        for source in case.sources
+        if not (name in both and source == "frame")
+    ]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "source"), pairs(dirty.FRAMES))
+def test_a_damaged_table_is_never_taken_without_a_word(name, source):
+    case = dirty.FRAMES[name]
+    words = r"\w" if source == "arrays" else case.words
+    found = of_case(source, case)
+    assert re.search(words, found)
+    assert len(found) < 1000
+
+
+@pytest.mark.parametrize(("name", "source"), pairs(dirty.CLEAN))
+def test_a_clean_table_gets_no_warning(name, source):
+    assert of_case(source, dirty.CLEAN[name]) == ""
+
+
+TEXT = {"user": "person", "label": "y", "classes": ["no", "yes"], "features": ["age"]}
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+@pytest.mark.parametrize("name", dirty.TEXTS)
+def test_a_damaged_text_is_never_taken_without_a_word(name, ending):
+    words, text = dirty.TEXTS[name]
+    Path(f"mine.{ending}").write_text(text if ending == "csv" else text.replace(",", "\t"))
+    assert re.search(words, said(TEXT | {"file": f"mine.{ending}"})[0])
+
+
+@pytest.mark.parametrize("name", dirty.CLEAN_TEXTS)
+def test_a_clean_text_gets_no_warning(name):
+    Path("mine.csv").write_text(dirty.CLEAN_TEXTS[name], newline="")
+    assert said(TEXT | {"file": "mine.csv"})[0] == ""
+
+
+PICTURES = {"folder": "pictures", "classes": ["cat", "dog"]}
+
+
+@pytest.mark.parametrize("name", dirty.PICTURES)
+def test_a_damaged_folder_of_pictures_is_never_taken_without_a_word(name):
+    words, damage = dirty.PICTURES[name]
+    damage(dirty.pictures(Path("pictures").absolute()))
+    assert re.search(words, "\n".join(said(PICTURES)))
+
+
+def test_clean_pictures_get_no_warning_and_a_linked_class_is_read():
+    folder = dirty.pictures(Path("pictures").absolute())
+    (folder / "p0/cat").rename(folder.parent / "cats")
+    (folder / "p0/cat").symlink_to(folder.parent / "cats", target_is_directory=True)
+    warned, lines = said(PICTURES)
+    assert warned == ""
+    assert "24 rows of 3 users" in lines
+
+
+def test_a_picture_is_upright_as_its_exif_says():
+    folder = dirty.pictures(Path("pictures").absolute())
+    exif = Image.Exif()
+    exif[274] = 6  # turned by a quarter
+    picture = Image.open(folder / "p0/cat/0.png")
+    expected = np.asarray(picture)
+    picture.transpose(Image.Transpose.ROTATE_90).save(folder / "p0/cat/0.png", exif=exif)
+    assert said(PICTURES)[0] == ""
+    images = load_arrays(Path("data/mine.npz"))
+    every = np.concatenate([images.train_images, images.test_images])
+    assert (every == expected).all(axis=(1, 2, 3)).sum() == 1
+
+
+def leaf(users: list[str]) -> str:
+    rng = np.random.default_rng(0)
+    data = {user: {"x": rng.normal(size=(9, 3)).tolist(), "y": [0, 1, 2] * 3} for user in users}
+    Path("mine.json").write_text(json.dumps({"users": users, "user_data": data}))
+    return said({"file": "mine.json", "classes": 3})[0]
+
+
+def tff(users: list[str]) -> str:
+    rng = np.random.default_rng(0)
+    with h5py.File("mine.h5", "w") as file:
+        for user in users:
+            file[f"examples/{user}/x"] = rng.normal(size=(9, 3)).astype(np.float32)
+            file[f"examples/{user}/y"] = np.arange(9) % 3
+    return said({"file": "mine.h5", "example": "x", "label": "y", "classes": 3})[0]
+
+
+def function(users: list[str]) -> str:
+    Path("mine.py").write_text(
+        "import numpy as np\n"
+        "def load():\n"
+        f"    users = np.repeat({users}, 9)\n"
+        "    x = np.random.default_rng(0).normal(size=(len(users), 3))\n"
+        "    y = np.arange(len(users)) % 3\n"
+        "    return dict(train_images=x, train_labels=y, train_users=users, classes=3)\n"
+    )
+    return said(Path("mine.py:load"))[0]
+
+
+@pytest.mark.parametrize("source", [leaf, tff, function])
+def test_ids_of_every_source_are_one_spelling_of_a_known_person(source):
+    assert source(["7", "007", "Ann"]) == ""
+    assert re.search(dirty.SPELLING, source(["7", "7.0", "Ann"]))
+    assert re.search(
+        dirty.NOBODY,
+        source(["7", "N-A".replace("-", "/"), "Ann"]) if source != tff else source(["7", "NULL"]),
+    )
