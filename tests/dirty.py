@@ -198,7 +198,7 @@ FRAMES: Mapping[str, Case] = {
     ),
     "the label as a feature": Case("got 'y, the user", same, {"features": ["age", "y"]}, TABLES),
     "float32 ids": Case("whole numbers below 16777216", float32, {}, ("parquet", "frame")),
-    "a missing number": Case("column 'age'", cell("age", np.nan)),
+    "a missing number": Case("missing values of 'age'|NaN", cell("age", np.nan)),
     "an infinite number": Case("column 'age'", cell("age", np.inf)),
     "a word among numbers": Case("column 'age'", cell("age", "old"), {}, ("csv", "tsv", "frame")),
     "an undeclared word": Case("vocabularies.city", cell("city", "Bern"), {}, TABLES),
@@ -234,7 +234,7 @@ BODY = clean()[["person", "age", "y"]].to_csv(index=False, header=False)
 TEXTS: Mapping[str, tuple[str, str]] = {
     "a longer line": ("line 3; got '4 values'", HEAD + "a,1,no\na,2,no,9\n" + BODY),
     "all lines longer": ("line 2; got '4 values'", HEAD + BODY.replace("\n", ",9\n")),
-    "a stray quote": ("got 'no b,2,yes c,3,no", HEAD + 'a,1,"no\nb,2,yes\nc,3,no"\n' + BODY),
+    "a stray quote": ("got 'no.{1,2}b", HEAD + 'a,1,"no\nb,2,yes\nc,3,no"\n' + BODY),
     "a quote in a column that is left out": (
         "line 2: a value holds 2 lines",
         'person,age,y,note\na,1,no,"ill\nb,2,yes,well"\n' + BODY.replace("\n", ",fine\n"),
@@ -248,7 +248,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "no names": ("no column 'person'", BODY),
     "names alone": ("0 rows with 1 features", HEAD),
     "nothing": ("EmptyDataError", ""),
-    "a short line": ("column 'y'; got 'nothing", HEAD + BODY + "a,30\n"),
+    "a short line": ("column 'y'; got 'no value", HEAD + BODY + "a,30\n"),
     "a decimal comma": ("got '4 values'|no number|column 'age'", HEAD + 'a,"1,5",no\n' + BODY),
 }
 CLEAN_TEXTS: Mapping[str, str] = {

@@ -17,7 +17,7 @@ import dirty
 import pflpipe
 from pflpipe.data import contract, sources
 from pflpipe.data.datasets import load_arrays
-from pflpipe.errors import DataError
+from pflpipe.errors import PflpipeError
 
 
 def said(source: object) -> tuple[str, str]:
@@ -25,7 +25,7 @@ def said(source: object) -> tuple[str, str]:
     target = Path("data/mine.npz")
     try:
         line = sources.prepare("mine", source, Path("downloads"), target)
-    except DataError as error:
+    except PflpipeError as error:
         return str(error), ""
     known = load_arrays(target).contract
     return "\n".join(known.warnings), "\n".join([line, *known.lines])
@@ -38,7 +38,7 @@ def of_tables(source: str, tables: list[pd.DataFrame], changes: Mapping[str, obj
         with contract.collected() as warned:
             try:
                 pflpipe.clients_of(tables[0], **block)
-            except DataError as error:
+            except PflpipeError as error:
                 return str(error)
         return "\n".join(warned)
     paths = [Path(f"{side}.{source}") for side in ("train", "test")]
@@ -87,7 +87,10 @@ def pairs(cases: Mapping[str, dirty.Case]) -> list[tuple[str, str]]:
         (name, source)
         for name, case in cases.items()
         for source in case.sources
-        if not (name in both and source == "frame")
+        if not (
+            source == "frame"
+            and (name in both or (" " in case.words[:8] and cases is dirty.FRAMES))
+        )
     ]
 
 

@@ -202,9 +202,8 @@ class Layout:
         if not is_value:
             values[absent] = np.nan if rule in FITTED else 0
         # A median of words is their most frequent one.
-        return _Feature(
-            values, f"{name} (one of {len(declared)})", MOST_FREQUENT * (rule in FITTED)
-        )
+        fitted, said = MOST_FREQUENT * (rule in FITTED), f"{name} (one of {len(declared)})"
+        return _Feature(values, said, fitted, {name: places})
 
     def _of_numbers(
         self,
