@@ -103,8 +103,9 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
     for cohorts in _cohorts(mechanism):
         # Without the canary all directions give the same uploads, so the first one serves.
         first = next(iter(library.values()))
-        alone = _rounds(
-            mechanism, first, False, cohorts, scale, draws, derived_key(key, "noise alone")
+        alone, absent = (
+            _rounds(mechanism, first, False, cohorts, scale, count, derived_key(key, name))
+            for count, name in ((draws, "noise alone"), (COUPLED, "coupled"))
         )
         noise = alone - alone.mean(dim=0)
         ruler = _Ruler(noise, mechanism.claimed)
@@ -112,12 +113,8 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
         for name, direction in library.items():
             # Both calls use generators of the same names, so the noise of each repeat is equal and
             # cancels in the difference.
-            there, absent = (
-                _rounds(
-                    mechanism, direction, here, cohorts, scale, COUPLED, derived_key(key, "coupled")
-                )
-                for here in (True, False)
-            )
+            its_key = derived_key(key, "coupled")
+            there = _rounds(mechanism, direction, True, cohorts, scale, COUPLED, its_key)
             each = there - absent
             # Where rounds are one release, the canary moves some of them; otherwise all alike.
             moved = (each.flatten(1) if fixed else each.flatten(0, 1)).numpy()
@@ -212,7 +209,8 @@ class _Ruler:
         # A variance is estimated with a relative variance of (kurtosis - 1) / n.
         self.draws = len(flat) * 2 / (claimed.law.kurtosis - 1)
         self.noise = Noise(flat, flat.shape[1])
-        self.single = Noise(noise.flatten(0, 1).numpy(), 0)
+        # Only the L1 length needs the rounds one by one.
+        self.single = Noise(noise.flatten(0, 1).numpy(), 0) if claimed.norm == 1 else self.noise
 
     def longest(self, probability: float) -> float:
         """Return the value above which a length of 1 is estimated with this probability."""
