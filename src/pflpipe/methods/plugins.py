@@ -56,12 +56,9 @@ def in_file(written: str, folder: str | os.PathLike[str]) -> tuple[str, str]:
         project's folder, in which every command and job runs, so the project may be moved.
     """
     path, _, name = written.rpartition(":")
-    if not path.endswith(".py") or not _is_name(name) or os.path.isabs(path):
-        raise ConfigError(
-            "method",
-            got=written,
-            expected="a method's name, or file.py:name with a path relative to the study's file",
-        )
+    is_safe = path.endswith(".py") and _is_name(name) and not os.path.isabs(path)
+    expected = "a method's name, or file.py:name with a path relative to the study's file"
+    ConfigError.unless(is_safe, "method", written, expected)
     return name, os.path.relpath(os.path.join(folder, path))
 
 
@@ -84,19 +81,12 @@ def module_of(name: str) -> str:
     """
     points = _points().select(name=name)
     modules = sorted({point.value for point in points})
-    if len(modules) > 1:
-        raise ConfigError(
-            f"two methods have the name {name!r}",
-            got=", ".join(modules),
-            do="uninstall one of the packages",
-        )
+    unless, what = ConfigError.unless, f"two methods have the name {name!r}"
+    unless(len(modules) < 2, what, ", ".join(modules), do="uninstall one of the packages")
     for point in points:
-        if point.attr != name or not _is_name(name):
-            raise ConfigError(
-                f"entry point {name!r} of group {GROUP}",
-                got=point.value,
-                expected=f"a function of the method's name, such as {point.module}:{name}",
-            )
+        expected = f"a function of the method's name, such as {point.module}:{name}"
+        fits = point.attr == name and _is_name(name)
+        unless(fits, f"entry point {name!r} of group {GROUP}", point.value, expected)
         return point.module
     return ""
 
@@ -136,17 +126,13 @@ def load(name: str, source: str) -> tuple[Callable[..., Method], About]:
     )
     location = os.path.relpath(source) if source.endswith(".py") else source
     functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-    if name not in functions:
-        raise ConfigError(
-            f"{location}: there is no function {name!r}",
-            do=nearest(name, functions) if functions else "it has none",
-        )
+    do = nearest(name, functions) if functions else "it has none"
+    unless, what = ConfigError.unless, f"{location}: there is no function {name!r}"
+    unless(name in functions, what, do=do)
     about = getattr(module, "ABOUT", None)
-    if not isinstance(about, About):
-        raise ConfigError(
-            f"{location}: there is no ABOUT",
-            do='add ABOUT = About(title="...", paper="...") from pflpipe.methods.base',
-        )
+    do = 'add ABOUT = About(title="...", paper="...") from pflpipe.methods.base'
+    unless(isinstance(about, About), f"{location}: there is no ABOUT", do=do)
+    assert isinstance(about, About)
     factory = getattr(module, name)
     _check_factory(factory, name, location)
     return factory, about
@@ -165,31 +151,26 @@ def _of_package(name: str, source: str) -> ModuleType:
 def _check_factory(factory: Any, name: str, file: str) -> None:
     """Raise ConfigError unless the hyper-parameters are typed and the method with its defaults has
     correct hooks."""
-    location = f"{file}: {name}"
+    location, unless = f"{file}: {name}", ConfigError.unless
     with guard.in_one_line(location):
         parameters = inspect.signature(factory, eval_str=True).parameters
     for parameter in parameters.values():
-        if parameter.kind is not parameter.KEYWORD_ONLY or parameter.default is parameter.empty:
-            raise ConfigError(
-                f"{location}: hyper-parameter",
-                got=str(parameter),
-                expected=f"it by keyword and with a default: *, {parameter.name}: float = 0.1",
-            )
+        fits = parameter.kind is parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
+        expected = f"it by keyword and with a default: *, {parameter.name}: float = 0.1"
+        unless(fits, f"{location}: hyper-parameter", str(parameter), expected)
         kind = parameter.annotation
         if typing.get_origin(kind) is typing.Annotated:
             kind = typing.get_args(kind)[0]
-        if kind not in (int, float, bool, str) and typing.get_origin(kind) is not typing.Literal:
-            raise ConfigError(
-                f"{location}: type of hyper-parameter {parameter.name}",
-                got="none" if kind is parameter.empty else inspect.formatannotation(kind),
-                expected="int, float, bool, str or Literal, perhaps Annotated with an Option",
-            )
+        fits = kind in (int, float, bool, str) or typing.get_origin(kind) is typing.Literal
+        got = "none" if kind is parameter.empty else inspect.formatannotation(kind)
+        expected = "int, float, bool, str or Literal, perhaps Annotated with an Option"
+        unless(fits, f"{location}: type of hyper-parameter {parameter.name}", got, expected)
     from pflpipe.methods.base import Method
 
     with guard.in_one_line(file, factory.__code__.co_filename):
         method = factory()
-    if not isinstance(method, Method):
-        raise ConfigError(f"{location}: returns", got=type(method).__name__, expected="a Method")
+    what, got = f"{location}: returns", type(method).__name__
+    unless(isinstance(method, Method), what, got, "a Method")
     for hook, wanted in HOOKS.items():
         function = getattr(method, hook)
         if function is not None:
@@ -200,14 +181,13 @@ def _check_hook(function: Any, wanted: tuple[str, ...], location: str) -> None:
     """Raise ConfigError unless a hook accepts its arguments. Parameters may have any names, but not
     the name of another argument, which would indicate a swap."""
     expected = f"({', '.join(wanted)})"
-    if not callable(function):
-        raise ConfigError(location, got=function, expected=f"a function {expected}")
+    ConfigError.unless(callable(function), location, function, f"a function {expected}")
     signature = inspect.signature(function)
     try:
         taken = list(signature.bind(*wanted).arguments)
     except TypeError:
         taken = []
     pairs = zip(taken, wanted, strict=False)
-    if not taken or any(name != argument and name in wanted for name, argument in pairs):
-        got = f"({', '.join(signature.parameters)})"
-        raise ConfigError(f"{location}: parameters", got=got, expected=expected)
+    swapped = any(name != argument and name in wanted for name, argument in pairs)
+    got = f"({', '.join(signature.parameters)})"
+    ConfigError.unless(bool(taken) and not swapped, f"{location}: parameters", got, expected)

@@ -107,12 +107,8 @@ def locate(written: str, folder: str | os.PathLike[str] = ".") -> tuple[str, str
         if name not in NAMES and not source:
             known = {*NAMES, *plugins.offered()}
             raise ConfigError(f"unknown method {name!r}", do=nearest(name, known))
-    if others:
-        raise ConfigError(
-            f"two methods have the name {name!r}",
-            got=", ".join([source, *others]),
-            do="give yours another one",
-        )
+    what, got = f"two methods have the name {name!r}", ", ".join([source, *others])
+    ConfigError.unless(not others, what, got, do="give yours another one")
     return name, source
 
 
@@ -155,8 +151,8 @@ def _info(name: str, source: str, content: bytes = b"") -> MethodInfo:
         ("official_defaults", about.official_defaults, hyperparameters),
     ):
         for word in words:
-            if word not in known:
-                raise ConfigError(f"method {name}: ABOUT.{what}", got=word, do=nearest(word, known))
+            here = f"method {name}: ABOUT.{what}"
+            ConfigError.unless(word in known, here, word, do=nearest(word, known))
     return MethodInfo(name, source, about, hyperparameters, factory)
 
 
@@ -280,16 +276,10 @@ def departures(
         if not values.get(key, entry.hyperparameters[key].default)
         for departure in departures
     }
-    if official_code and profile != "paper":
-        raise ConfigError(
-            f"official_code of {name}", got=official_code, expected="profile: paper as well"
-        )
-    if official_code and not about.official_departures:
-        raise ConfigError(
-            f"official_code of {name}",
-            got=True,
-            expected="a method whose official code departs from its paper",
-        )
+    unless, what = ConfigError.unless, f"official_code of {name}"
+    unless(not official_code or profile == "paper", what, True, "profile: paper as well")
+    expected = "a method whose official code departs from its paper"
+    unless(not official_code or bool(about.official_departures), what, True, expected)
     names = about.departures + (about.paper_departures if profile == "paper" else ())
     names += about.official_departures if official_code else ()
     return tuple(sorted(set(names).difference(avoided)))
@@ -311,29 +301,20 @@ def check_model(
     check_normalisation(name, model, entry.about.has_global_model)
     if ITEMS in entry.about.needs:
         architectures.check_table(model, outputs, f"method {name}: model")
-    if TWO_CLASSES in entry.about.needs and outputs > 2:
-        raise ConfigError(
-            f"method {name}: classes", got=outputs, expected="2", do=architectures.LEAVE
-        )
-    for part in _PARTS:
-        if part in entry.about.needs and not parts[part]:
-            raise ConfigError(
-                f"method {name}: model",
-                got=model.name,
-                expected=_PARTS[part],
-                do="leave the method out here",
-            )
+    unless, leave, needs = ConfigError.unless, architectures.LEAVE, entry.about.needs
+    unless(outputs <= 2 or TWO_CLASSES not in needs, f"method {name}: classes", outputs, "2", leave)
+    for part, found in parts.items():
+        is_there = bool(found) or part not in needs
+        unless(is_there, f"method {name}: model", model.name, _PARTS[part], leave)
     for key, item in entry.hyperparameters.items():
         if item.option.layers:
-            value, location = (
-                (hyperparameters or {}).get(key, item.default),
-                f"method {name}: {key}",
-            )
+            location = f"method {name}: {key}"
+            value = (hyperparameters or {}).get(key, item.default)
             if isinstance(value, str):
                 architectures.layers_named(names, value, location)
-            elif value > len(layers):
+            else:
                 expected = f"at most {len(layers)}, the model's layers"
-                raise ConfigError(location, got=value, expected=expected)
+                unless(value <= len(layers), location, value, expected)
 
 
 def check_loss(name: str, loss: str, hyperparameters: Mapping[str, Any], source: str = "") -> None:
@@ -342,21 +323,20 @@ def check_loss(name: str, loss: str, hyperparameters: Mapping[str, Any], source:
     exact = ("ridge", "newton")  # heads.EXACT, which needs torch
     solvers = [key for key, value in hyperparameters.items() if value in exact]
     of_classes = {CLASSES, TWO_CLASSES}.intersection(info(name, source).about.needs)
-    if loss != "cross_entropy" and (solvers or of_classes):
-        what = f"method {name}" + "".join(f": {key}={hyperparameters[key]}" for key in solvers)
-        do = "leave the method out here" if not solvers else f"take sgd for {solvers[0]}"
-        raise ConfigError(f"{what}: training.loss", got=loss, expected="cross_entropy", do=do)
+    what = f"method {name}" + "".join(f": {key}={hyperparameters[key]}" for key in solvers)
+    do = f"take sgd for {solvers[0]}" if solvers else architectures.LEAVE
+    fits = loss == "cross_entropy" or not (solvers or of_classes)
+    ConfigError.unless(fits, f"{what}: training.loss", loss, "cross_entropy", do)
 
 
 def check_normalisation(name: str, model: cells.Model, has_global_model: bool) -> None:
     """Raise ConfigError if the model has BatchNorm and the method a model for everybody."""
-    if model.normalisation == "batch" and has_global_model:
-        raise ConfigError(
-            f"method {name}: model.normalisation",
-            got="batch",
-            expected="group: the averages stay with the clients, so that the model that this "
-            "method releases for everybody could not be used",
-        )
+    expected = (
+        "group: the averages stay with the clients, so that the model that this method releases "
+        "for everybody could not be used"
+    )
+    fits = model.normalisation != "batch" or not has_global_model
+    ConfigError.unless(fits, f"method {name}: model.normalisation", "batch", expected)
 
 
 def check_hyperparameters(
