@@ -87,10 +87,8 @@ def cells(name: str, study: Study) -> list[Cell]:
     """Return the cells of a study to which an attack applies; raise ConfigError if there is
     none."""
     attacked = [cell for cell in study.cells if not lacks(name, cell)]
-    if not attacked:
-        raise ConfigError(
-            f"study {study.name}: no run for attack {name}", expected=lacks(name, study.cells[0])
-        )
+    what, expected = f"study {study.name}: no run for attack {name}", lacks(name, study.cells[0])
+    ConfigError.unless(bool(attacked), what, expected=expected)
     return attacked
 
 

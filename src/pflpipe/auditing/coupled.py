@@ -164,7 +164,7 @@ def _rounds(
     """Return what the attacker sees in consecutive rounds of these clients with the same scale,
     ``[draws, rounds, d]``."""
     present = torch.stack(list(cohorts))
-    if mechanism.leaves:
+    if mechanism.secret:
         present[:, mechanism.canary] &= there
     bits = [mechanism.rng(key, "bits", round) for round in range(len(cohorts))]
     views, most = [], min(DRAWS_AT_ONCE, mechanism.at_once)

@@ -113,7 +113,7 @@ def _statistics(
         if scale:
             sent = uploads(mechanism, direction, there, scale, repeats)
         present = mechanism.cohort(round, mechanism.rng(run_key, "sample", round), repeats)
-        if mechanism.leaves and not there:
+        if mechanism.secret and not there:
             present[:, mechanism.canary] = False
         if mechanism.trust == "local" and not present[:, mechanism.canary].any():
             continue  # a client that is not drawn sends no message

@@ -79,7 +79,8 @@ class Mechanism:
 
     @property
     def secret(self) -> bool:
-        """Whether only the server knows the cohorts."""
+        """Whether only the server knows the cohorts. An absent canary is then not drawn; otherwise
+        it takes part and sends nothing."""
         return self.executed.sample_rate < 1 and "public_sampling" not in self.departures
 
     @property
@@ -123,11 +124,6 @@ class Mechanism:
     def network(self) -> Network:
         """The network whose parameters are sent."""
         return self.task.network
-
-    @property
-    def leaves(self) -> bool:
-        """Whether an absent canary is not drawn; otherwise it takes part and sends nothing."""
-        return self.secret
 
     @property
     def clip_norms(self) -> tuple[float, ...]:

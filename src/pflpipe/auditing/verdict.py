@@ -22,26 +22,19 @@ def require_kept(results: Iterable[Mapping[str, Any]]) -> None:
     No number that depends on such a release may be printed.
     """
     for result in results:
+        what, do = f"audit {result['audit']}", "do not publish epsilons of this version"
         if result["epsilon_lower"] > float(result["epsilon_true"]):
-            raise PrivacyError(
-                f"audit {result['audit']}: the ledger is refuted",
-                got=f"an epsilon of at least {result['epsilon_lower']}",
-                expected=f"at most {result['epsilon_true']}, as src/pflpipe/privacy/ledger.py says",
-                do="do not publish epsilons of this version",
-            )
+            got = f"an epsilon of at least {result['epsilon_lower']}"
+            expected = f"at most {result['epsilon_true']}, as src/pflpipe/privacy/ledger.py says"
+            raise PrivacyError(f"{what}: the ledger is refuted", got=got, expected=expected, do=do)
         if result["claim"] == "certified" and result["verdict"] != "kept":
             measured = ("sensitivity", "spread", "noise", "excess")
             raise PrivacyError(
-                f"audit {result['audit']}: a certified claim is {result['verdict']}",
+                f"{what}: a certified claim is {result['verdict']}",
                 got=", ".join(f"{name} {result[name]}" for name in measured),
-                expected=(
-                    f"at most {result['sensitivity_most']} and 1e-4, at least "
-                    f"{result['noise_least']}, at most 0, at epsilon {result['epsilon_claimed']}"
-                ),
-                do=(
-                    "do not publish epsilons of this version; src/pflpipe/privacy/mechanism.py or "
-                    "its plan is broken"
-                ),
+                expected=f"at most {result['sensitivity_most']} and 1e-4, at least "
+                f"{result['noise_least']}, at most 0, at epsilon {result['epsilon_claimed']}",
+                do=f"{do}; src/pflpipe/privacy/mechanism.py or its plan is broken",
             )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +19,8 @@ from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.about import About as About
 from pflpipe.options import Option as Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
+
+Personalize = Callable[[Params, ServerState, ClientState, Batches, Task], Params]
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,23 @@ def train_locally(
     return task.minimize(params, batches.train, task.loss)[0]
 
 
+def own_model(params: Params, task: Task) -> ClientState:
+    """Return the client's own model, which starts as the initial parameters."""
+    return ClientState(params)
+
+
+def tested(train: Callable[[Params, ClientState, Batches, Task], tuple[Any, ...]]) -> Personalize:
+    """Return the hook that tests the model of the method's own training, whose results end with
+    this model and the loss."""
+
+    def personalize(
+        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
+    ) -> Params:
+        return Params(train(params, state, batches, task)[-2])
+
+    return personalize
+
+
 @dataclass(frozen=True)
 class Method:
     """The hooks of a method: pure functions of one client, without noise and without a device.
@@ -110,7 +130,7 @@ class Method:
     aggregate: Callable[[Params, Update, ServerState, Task], tuple[Params, ServerState]] = (
         add_released
     )
-    personalize: Callable[[Params, ServerState, ClientState, Batches, Task], Params] = train_locally
+    personalize: Personalize = train_locally
     init_server: Callable[[Params, Task], ServerState] = no_server
     init_client: Callable[[Params, Task], ClientState] = no_state
     scale: Callable[[Params, ServerState, Task], Tree] = unscaled

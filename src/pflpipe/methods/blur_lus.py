@@ -35,7 +35,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, Option, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022", cost=1.4)
@@ -49,7 +49,9 @@ def blur_lus(
 ) -> Method:
     """Return the method."""
 
-    def train(params: Params, batches: Batches, task: Task) -> tuple[Params, Tensor]:
+    def train(
+        params: Params, state: ClientState, batches: Batches, task: Task
+    ) -> tuple[Params, Tensor]:
         def loss(w: Tree, batch: Batch) -> Tensor:
             # BLUR: the penalty is flat inside the clip ball, so it never shortens an update that
             # the clip would leave as it is.
@@ -61,7 +63,7 @@ def blur_lus(
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
-        trained, loss = train(params, batches, task)
+        trained, loss = train(params, state, batches, task)
         change = trees.sub(trained, params)
         # LUS: the first-order loss of undoing the change of one coordinate.
         utility = (
@@ -73,9 +75,4 @@ def blur_lus(
         kept = trees.largest(importance, trees.layers(change).values(), keep_ratio)
         return Upload(update=trees.mul(change, kept), extras={}, loss=loss), state
 
-    def personalize(
-        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-    ) -> Params:
-        return train(params, batches, task)[0]
-
-    return Method(local_update, personalize=personalize, full_pass=score == "gradient")
+    return Method(local_update, personalize=tested(train), full_pass=score == "gradient")

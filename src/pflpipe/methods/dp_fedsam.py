@@ -32,7 +32,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, Option, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
@@ -47,7 +47,9 @@ ABOUT = About(
 def dp_fedsam(*, rho: Annotated[float, Option(least=0)] = 0.05, adaptive: bool = False) -> Method:
     """Return the method."""
 
-    def train(params: Params, batches: Batches, task: Task) -> tuple[Params, Tensor]:
+    def train(
+        params: Params, state: ClientState, batches: Batches, task: Task
+    ) -> tuple[Params, Tensor]:
         # The ascent is a setting of the solver, because it takes two gradients in every step.
         solver = replace(task.solver, rho=rho, adaptive=adaptive)
         return task.minimize(params, batches.train, task.loss, solver=solver)
@@ -55,13 +57,8 @@ def dp_fedsam(*, rho: Annotated[float, Option(least=0)] = 0.05, adaptive: bool =
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
-        trained, loss = train(params, batches, task)
+        trained, loss = train(params, state, batches, task)
         extras = {"size": batches.n} if "data_size_weights" in task.departures else {}
         return Upload(update=trees.sub(trained, params), extras=extras, loss=loss), state
 
-    def personalize(
-        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-    ) -> Params:
-        return train(params, batches, task)[0]
-
-    return Method(local_update, personalize=personalize)
+    return Method(local_update, personalize=tested(train))

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, Option, Upload, own_model, tested
 from pflpipe.methods.feddpa import min_max
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -117,9 +117,6 @@ def dp_fedsim(
     """Return the method."""
     normalised = layer_shares if fisher_norm == "sum" else min_max
 
-    def init_client(params: Params, task: Task) -> ClientState:
-        return ClientState(params)
-
     def init_server(params: Params, task: Task) -> ServerState:
         """Return a state that holds the last released update, to compare directions with."""
         zeros = {name: torch.zeros_like(value) for name, value in params.items()}
@@ -168,9 +165,4 @@ def dp_fedsim(
         server = ServerState(released) if similarity == "updates" else server
         return trees.add(params, released), server
 
-    def personalize(
-        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-    ) -> Params:
-        return train(params, state, batches, task)[1]
-
-    return Method(local_update, aggregate, personalize, init_server, init_client, full_pass=True)
+    return Method(local_update, aggregate, tested(train), init_server, own_model, full_pass=True)

@@ -44,7 +44,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, Option, Upload, tested
 from pflpipe.methods.feddpa import fisher_mask, split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -132,11 +132,10 @@ def fedaddp(
         )
         return Upload(trees.sub(end, params), extras, loss), state
 
-    def personalize(
-        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-    ) -> Params:
-        return train(params, state, batches, task)[2]
-
     return Method(
-        local_update, personalize=personalize, init_client=init_client, scale=scale, full_pass=True
+        local_update,
+        personalize=tested(train),
+        init_client=init_client,
+        scale=scale,
+        full_pass=True,
     )

@@ -51,7 +51,7 @@ from pflpipe import trees
 from pflpipe.learning.penalties import DistancePenalty
 from pflpipe.learning.solvers import Objective
 from pflpipe.learning.task import Batches, Loss, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, Option, Upload, own_model
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(
@@ -124,9 +124,6 @@ def feddpa(
     def official(task: Task) -> bool:
         return "update_against_global" in task.departures
 
-    def init_client(params: Params, task: Task) -> ClientState:
-        return ClientState(params)
-
     def train(
         params: Params, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Params, Params, Tensor]:
@@ -170,4 +167,4 @@ def feddpa(
         # The official code tests the model from before the last aggregation.
         return Params(state) if official(task) else train(params, state, batches, task)[1]
 
-    return Method(local_update, personalize=personalize, init_client=init_client, full_pass=dfp)
+    return Method(local_update, personalize=personalize, init_client=own_model, full_pass=dfp)

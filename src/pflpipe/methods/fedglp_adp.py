@@ -65,7 +65,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning import counter_rng
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, Option, Upload, tested
 from pflpipe.methods.feddpa import split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -305,15 +305,10 @@ def fedglp_adp(
             server = ServerState(next_weights(server, layer_norms(released), gamma))
         return trees.add(params, released), server
 
-    def personalize(
-        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-    ) -> Params:
-        return train(params, state, batches, task)[2]
-
     return Method(
         local_update,
         aggregate,
-        personalize,
+        tested(train),
         init_server,
         init_client,
         scale,

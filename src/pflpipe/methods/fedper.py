@@ -24,7 +24,7 @@ from torch import Tensor
 
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(
@@ -60,16 +60,11 @@ def keep(
         kept = ClientState({name: trained[name] for name in state})
         return Upload(update=update, extras={}, loss=loss), kept
 
-    def personalize(
-        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-    ) -> Params:
-        return train(params, state, batches, task)[0]
-
     def sends(task: Task) -> list[str]:
         kept = private(task)
         return [name for name in task.network.shapes if name not in kept]
 
-    return Method(local_update, personalize=personalize, init_client=init_client, sends=sends)
+    return Method(local_update, personalize=tested(train), init_client=init_client, sends=sends)
 
 
 def fedper() -> Method:

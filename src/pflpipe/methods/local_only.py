@@ -13,7 +13,7 @@ guarantee: the claim is ``none``, and there is no global model.
 from __future__ import annotations
 
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.methods.base import About, Method, Upload, own_model
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(
@@ -23,9 +23,6 @@ ABOUT = About(
 
 def local_only() -> Method:
     """Return the method; it has no hyper-parameters."""
-
-    def init_client(params: Params, task: Task) -> ClientState:
-        return ClientState(params)
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
@@ -40,5 +37,5 @@ def local_only() -> Method:
         return Params(task.minimize(state, batches.train, task.loss)[0])
 
     return Method(
-        local_update, personalize=personalize, init_client=init_client, sends=lambda task: ()
+        local_update, personalize=personalize, init_client=own_model, sends=lambda task: ()
     )

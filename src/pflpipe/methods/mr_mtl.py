@@ -34,7 +34,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, Option, Upload, own_model, tested
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
@@ -47,9 +47,6 @@ def mr_mtl(
     anchor: Literal["own", "server"] = "own",
 ) -> Method:
     """Return the method."""
-
-    def init_client(params: Params, task: Task) -> ClientState:
-        return ClientState(params)
 
     def train(
         params: Params, own: ClientState, batches: Batches, task: Task
@@ -73,9 +70,4 @@ def mr_mtl(
         rate = task.plan.sample_rate
         return trees.add(params, {name: rate * value for name, value in released.items()}), server
 
-    def personalize(
-        params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-    ) -> Params:
-        return Params(train(params, state, batches, task)[0])
-
-    return Method(local_update, aggregate, personalize, init_client=init_client)
+    return Method(local_update, aggregate, tested(train), init_client=own_model)

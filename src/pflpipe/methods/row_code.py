@@ -146,13 +146,10 @@ def digest(cell: Cell, part: Dependency) -> str:
 def check(cell: Cell) -> None:
     """Raise ConfigError if the code from outside is not that of the cell's digests."""
     for part in dependencies.unreviewed(cell.outside):
-        if digest(cell, part) != part.sha256:
-            raise ConfigError(
-                f"code of {part}",
-                got="other code than when this run was planned",
-                expected=f"SHA-256 {part.sha256[:12] or 'of row_code.with_digests'}",
-                do="give the same command again: with other code it is another run",
-            )
+        got = "other code than when this run was planned"
+        expected = f"SHA-256 {part.sha256[:12] or 'of row_code.with_digests'}"
+        do = "give the same command again: with other code it is another run"
+        ConfigError.unless(digest(cell, part) == part.sha256, f"code of {part}", got, expected, do)
 
 
 def files(cell: Cell) -> list[Path]:

@@ -67,11 +67,10 @@ def check_extras(
         got = list(extras[name].shape) if name in extras else "nothing"
         what, expected = f"departure {departure}: extra {name!r}", f"shape {list(shape)}"
         PrivacyError.unless(got == list(shape), what, got, expected)
-    size = extras.get("size")
-    if size is not None and not bool((torch.isfinite(size) & (size >= 0) | ~present).all()):
-        raise PrivacyError(
-            "departure data_size_weights: extra 'size'", expected="finite counts >= 0"
-        )
+    if (size := extras.get("size")) is not None:
+        finite = bool((torch.isfinite(size) & (size >= 0) | ~present).all())
+        what = "departure data_size_weights: extra 'size'"
+        PrivacyError.unless(finite, what, expected="finite counts >= 0")
 
 
 def groups(names: Iterable[str], departures: frozenset[str]) -> list[tuple[str, ...]]:

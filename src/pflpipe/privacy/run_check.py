@@ -65,13 +65,8 @@ def check(
     """
 
     def agree(what: str, got: int, expected: int, of: str = "") -> None:
-        if got != expected:
-            raise DataError(
-                f"{location}: {what}",
-                got=got,
-                expected=f"{expected}{of}",
-                do="do not publish results of this version",
-            )
+        do = "do not publish results of this version"
+        DataError.unless(got == expected, f"{location}: {what}", got, f"{expected}{of}", do)
 
     rounds = plan.rounds if stopped is None else stopped
     of_plan = ", the rounds of its plan"
