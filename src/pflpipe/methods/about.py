@@ -7,13 +7,16 @@ without torch, whose import takes seconds.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pflpipe.options import Declared, Option, of_signature
+from pflpipe.options import Declared, Option, declared, of_signature
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,55 @@ class About:
     cost: float = 1.0
 
 
+@dataclass(frozen=True)
+class Head:
+    """How a client trains its head.
+
+    Attributes:
+        epochs: passes over the client's examples.
+        lr, momentum, weight_decay: of the SGD of this phase.
+        solver: sgd; ridge or newton solve exactly (heads.py), with the penalty ``weight_decay``,
+            and read no other setting of this phase.
+    """
+
+    epochs: Annotated[int, Option(least=1)] = 15
+    lr: Annotated[float, Option(least=0)] = 0.01
+    momentum: Annotated[float, Option(least=0, most=1)] = 0.9
+    weight_decay: Annotated[float, Option(least=0)] = 1e-4
+    solver: Annotated[str, Option(choices=("sgd", "ridge", "newton"))] = "sgd"
+
+
+def with_head(
+    *, trained: bool = True, **defaults: Any
+) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
+    """Return a decorator of factories that take ``head``, a ``Head``: for a study they have its
+    options instead, ``head_epochs`` to ``head_solver``.
+
+    Args:
+        trained: whether training reads them, not only ``personalize``.
+        defaults: where they differ from those of ``Head``.
+    """
+
+    def decorate(factory: Callable[..., Made]) -> Callable[..., Made]:
+        @functools.wraps(factory)
+        def made(*, head: Head = Head(**defaults), **values: Any) -> Made:
+            own = {name: values.pop(name) for name in list(values) if name in options}
+            return factory(head=replace(head, **{options[n]: own[n] for n in own}), **values)
+
+        options = {f"head_{name}": name for name in declared(Head)}
+        parameters = inspect.signature(factory, eval_str=True).parameters
+        listed = [one for name, one in parameters.items() if name != "head"]
+        for name, item in declared(Head).items():
+            kind: Any = Annotated[item.type, replace(item.option, trained=trained)]
+            default = defaults.get(name, item.default)
+            one = parameters["head"].replace(name=f"head_{name}", default=default, annotation=kind)
+            listed.append(one)
+        made.__signature__ = inspect.Signature(listed)  # type: ignore[attr-defined]
+        return made
+
+    return decorate
+
+
 def read(file: Path, name: str) -> tuple[About, dict[str, Declared]]:
     """Return ``ABOUT`` and the hyper-parameters of a method of the package, without importing it.
 
@@ -85,8 +137,10 @@ def read(file: Path, name: str) -> tuple[About, dict[str, Declared]]:
     names: dict[str, Any] = {
         "About": About,
         "Annotated": Annotated,
+        "Head": Head,
         "Literal": Literal,
         "Option": Option,
+        "with_head": with_head,
     }
     module = ast.fix_missing_locations(ast.Module(kept, []))
     # A file of the package, of which two statements are left.

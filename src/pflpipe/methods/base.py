@@ -17,6 +17,8 @@ from pflpipe import trees
 from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.about import About as About
+from pflpipe.methods.about import Head as Head
+from pflpipe.methods.about import with_head as with_head
 from pflpipe.options import Option as Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 

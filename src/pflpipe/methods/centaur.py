@@ -27,11 +27,9 @@ Poisson sampling (the code visits disjoint groups).
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Head, Method, Upload, with_head
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(
@@ -39,16 +37,10 @@ ABOUT = About(
 )
 
 
-def centaur(
-    *,
-    head_epochs: Annotated[int, Option(least=1)] = 15,
-    head_lr: Annotated[float, Option(least=0)] = 0.01,
-    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.9,
-    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
-    head_solver: Literal["sgd", "ridge", "newton"] = "sgd",
-) -> Method:
+@with_head()
+def centaur(*, head: Head) -> Method:
     """Return the method."""
-    solver = Solver(head_solver, head_lr, head_momentum, head_weight_decay)
+    solver = Solver(head.solver, head.lr, head.momentum, head.weight_decay)
 
     def init_client(params: Params, task: Task) -> ClientState:
         return ClientState({name: params[name] for name in task.head_names})
@@ -74,5 +66,5 @@ def centaur(
         personalize=personalize,
         init_client=init_client,
         sends=lambda task: task.body_names,
-        head_epochs=head_epochs,
+        head_epochs=head.epochs,
     )

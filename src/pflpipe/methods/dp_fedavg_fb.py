@@ -20,11 +20,9 @@ and is never released.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option
+from pflpipe.methods.base import About, Head, Method, with_head
 from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import ClientState, Params, ServerState
 
@@ -33,16 +31,10 @@ ABOUT = About(
 )
 
 
-def dp_fedavg_fb(
-    *,
-    head_epochs: Annotated[int, Option(least=1, trained=False)] = 15,
-    head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
-    head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
-    head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
-    head_solver: Annotated[Literal["sgd", "ridge", "newton"], Option(trained=False)] = "sgd",
-) -> Method:
+@with_head(trained=False)
+def dp_fedavg_fb(*, head: Head) -> Method:
     """Return the method."""
-    solver = Solver(head_solver, head_lr, head_momentum, head_weight_decay)
+    solver = Solver(head.solver, head.lr, head.momentum, head.weight_decay)
 
     def personalize(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
@@ -50,4 +42,4 @@ def dp_fedavg_fb(
         return task.train_head(params, batches, solver)
 
     # Training is DP-FedAvg's to the bit, so both methods share one training run (ABOUT.trains).
-    return Method(local_update, personalize=personalize, head_epochs=head_epochs)
+    return Method(local_update, personalize=personalize, head_epochs=head.epochs)

@@ -43,7 +43,7 @@ because a dropped weight cannot return within the round.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -51,7 +51,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch, Solver
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Head, Method, Option, Upload, with_head
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
@@ -65,6 +65,7 @@ ABOUT = About(
 )
 
 
+@with_head()
 def dp_pfeddsu(
     *,
     keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.05,
@@ -73,14 +74,10 @@ def dp_pfeddsu(
     rt: bool = True,
     dan: bool = True,
     ste: bool = False,
-    head_epochs: Annotated[int, Option(least=1)] = 15,
-    head_lr: Annotated[float, Option(least=0)] = 0.01,
-    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.9,
-    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
-    head_solver: Literal["sgd", "ridge", "newton"] = "sgd",
+    head: Head,
 ) -> Method:
     """Return the method."""
-    solver = Solver(head_solver, head_lr, head_momentum, head_weight_decay)
+    solver = Solver(head.solver, head.lr, head.momentum, head.weight_decay)
 
     def init_client(params: Params, task: Task) -> ClientState:
         return ClientState({name: params[name] for name in task.head_names})
@@ -165,5 +162,5 @@ def dp_pfeddsu(
         init_client=init_client,
         scale=scale,
         sends=lambda task: task.body_names,
-        head_epochs=head_epochs,
+        head_epochs=head.epochs,
     )

@@ -25,32 +25,19 @@ fine-tunes whole models.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
 
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Head, Method, Upload, with_head
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
 ABOUT = About(title="FedBABU", paper="Oh et al., ICLR 2022", needs=("body",))
 
 
-def fedbabu(
-    *,
-    head_epochs: Annotated[int, Option(least=1, trained=False)] = 15,
-    head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
-    head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
-    head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
-    head_solver: Annotated[Literal["sgd", "ridge", "newton"], Option(trained=False)] = "sgd",
-) -> Method:
+@with_head(trained=False)
+def fedbabu(*, head: Head) -> Method:
     """Return the method."""
-    fine_tuned = dp_fedavg_fb(
-        head_epochs=head_epochs,
-        head_lr=head_lr,
-        head_momentum=head_momentum,
-        head_weight_decay=head_weight_decay,
-        head_solver=head_solver,
-    )
+    fine_tuned = dp_fedavg_fb(head=head)
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task

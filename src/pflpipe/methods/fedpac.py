@@ -54,7 +54,7 @@ initial head, trained on the released extractor.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -63,7 +63,7 @@ from pflpipe import trees
 from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Head, Method, Option, Upload, with_head
 from pflpipe.methods.centaur import centaur
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -91,24 +91,15 @@ def class_means(params: Tree, batches: Batches, task: Task) -> tuple[Tensor, Ten
     return sums / counts.clamp(min=1).unsqueeze(1), counts
 
 
+@with_head(epochs=1, lr=0.1, momentum=0.5, weight_decay=5e-4)
 def fedpac(
     *,
     weight: Annotated[float, Option(least=0)] = 1.0,
     centroid_scale: Annotated[float, Option(least=1e-6)] = 6.0,
-    head_epochs: Annotated[int, Option(least=1)] = 1,
-    head_lr: Annotated[float, Option(least=0)] = 0.1,
-    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.5,
-    head_weight_decay: Annotated[float, Option(least=0)] = 5e-4,
-    head_solver: Literal["sgd", "ridge", "newton"] = "sgd",
+    head: Head,
 ) -> Method:
     """Return the method."""
-    fedrep = centaur(
-        head_epochs=head_epochs,
-        head_lr=head_lr,
-        head_momentum=head_momentum,
-        head_weight_decay=head_weight_decay,
-        head_solver=head_solver,
-    )
+    fedrep = centaur(head=head)
     if not weight:
         return fedrep
 

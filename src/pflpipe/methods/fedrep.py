@@ -21,9 +21,7 @@ only. With the upload clipped and noised this is the algorithm of CENTAUR, which
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pflpipe.methods.base import About, Method, Option
+from pflpipe.methods.base import About, Head, Method, with_head
 from pflpipe.methods.centaur import centaur
 
 ABOUT = About(
@@ -35,20 +33,8 @@ ABOUT = About(
 )
 
 
-def fedrep(
-    *,
-    head_epochs: Annotated[int, Option(least=1)] = 10,
-    head_lr: Annotated[float, Option(least=0)] = 0.01,
-    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.5,
-    head_weight_decay: Annotated[float, Option(least=0)] = 1e-4,
-    head_solver: Literal["sgd", "ridge", "newton"] = "sgd",
-) -> Method:
+@with_head(epochs=10, momentum=0.5)
+def fedrep(*, head: Head) -> Method:
     """Return the method."""
     # Only the defaults of the head phase differ from CENTAUR.
-    return centaur(
-        head_epochs=head_epochs,
-        head_lr=head_lr,
-        head_momentum=head_momentum,
-        head_weight_decay=head_weight_decay,
-        head_solver=head_solver,
-    )
+    return centaur(head=head)

@@ -27,38 +27,29 @@ from the global one.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated
 
 from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.solvers import Batch
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Head, Method, Option, Upload, with_head
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(title="PMTL-FT", paper="Hu et al. 2021; baseline of Shen et al. (CENTAUR), ICLR 2023")
 
 
+@with_head(trained=False)
 def pmtl_ft(
     *,
     weight: Annotated[float, Option(least=0)] = 1.0,
     detached: bool = False,
-    head_epochs: Annotated[int, Option(least=1, trained=False)] = 15,
-    head_lr: Annotated[float, Option(least=0, trained=False)] = 0.01,
-    head_momentum: Annotated[float, Option(least=0, most=1, trained=False)] = 0.9,
-    head_weight_decay: Annotated[float, Option(least=0, trained=False)] = 1e-4,
-    head_solver: Annotated[Literal["sgd", "ridge", "newton"], Option(trained=False)] = "sgd",
+    head: Head,
 ) -> Method:
     """Return the method."""
-    fine_tuned = dp_fedavg_fb(
-        head_epochs=head_epochs,
-        head_lr=head_lr,
-        head_momentum=head_momentum,
-        head_weight_decay=head_weight_decay,
-        head_solver=head_solver,
-    )
+    fine_tuned = dp_fedavg_fb(head=head)
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
