@@ -167,9 +167,9 @@ def _rounds(
     if mechanism.secret:
         present[:, mechanism.canary] &= there
     bits = [mechanism.rng(key, "bits", round) for round in range(len(cohorts))]
-    views, most = [], min(DRAWS_AT_ONCE, mechanism.at_once)
-    for done in range(0, draws, most):
-        count = min(most, draws - done)
+    views = []
+    for done in range(0, draws, DRAWS_AT_ONCE):
+        count = min(DRAWS_AT_ONCE, draws - done)
         sent = uploads(mechanism, direction, there, scale, count)
         if not done or mechanism.executed.band > 1:  # correlated rounds have no stream to go on
             noise_of = mechanism.noises(derived_key(key, "draws", done) if done else key)

@@ -43,7 +43,7 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     """
     first = min(runs, CHOOSING)
     statistics = {
-        there: _all_runs(mechanism, canary, there, first + runs, key) for there in (False, True)
+        there: _statistics(mechanism, canary, there, first + runs, key) for there in (False, True)
     }
     # The statistic and the threshold are chosen on runs that are not evaluated; otherwise the
     # binomial law of the errors, and with it the bound, would not hold.
@@ -60,19 +60,6 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     positives = int((_combine(evaluated[False], weights) > middle).sum())
     negatives = int((_combine(evaluated[True], weights) <= middle).sum())
     return judge(mechanism.claimed, runs, positives, negatives, name)
-
-
-def _all_runs(
-    mechanism: Mechanism, canary: str, there: bool, repeats: int, key: str
-) -> dict[str, Tensor]:
-    """Return ``_statistics`` of so many runs, joined from as many at a time as the mechanism can
-    hold."""
-    parts = []
-    for done in range(0, repeats, mechanism.at_once):
-        count = min(mechanism.at_once, repeats - done)
-        its_key = derived_key(key, "after", done) if done else key
-        parts.append(_statistics(mechanism, canary, there, count, its_key))
-    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 @torch.no_grad()

@@ -62,7 +62,6 @@ class Mechanism:
             are parameters without a scale.
         release, sample, rng: code of the mechanism, and of the generators of a round. Planted
             faults replace them.
-        at_once: largest number of runs that are kept in memory together.
         items: whether the method is one for people and items, so that the network looks them up.
     """
 
@@ -74,7 +73,6 @@ class Mechanism:
     release: Callable[..., Released] = mechanism.release
     sample: Callable[..., np.ndarray] = cohorts.sample_clients
     rng: Callable[..., np.random.Generator] = release_rng
-    at_once: int = 2**62
     items: bool = False
 
     @property

@@ -112,8 +112,8 @@ def dp_pfeddsu(
     ) -> tuple[Upload, ClientState]:
         private, public = "noise_on_support" in task.departures, masks(params, task)
         # The head phase runs before any private mask exists, so both profiles use the public one.
-        with_head = train_head(params, state, public, batches, task)  # phase 1
-        head = ClientState({name: with_head[name] for name in task.head_names})
+        headed = train_head(params, state, public, batches, task)  # phase 1
+        head = ClientState({name: headed[name] for name in task.head_names})
 
         def change(w: Tree, kept: Tree) -> Tree:
             return sparse({name: w[name] - params[name] for name in task.body_names}, kept)
