@@ -4,6 +4,8 @@ columns that are left out."""
 from __future__ import annotations
 
 import os
+import sys
+import types
 import unicodedata
 from pathlib import Path
 
@@ -246,6 +248,73 @@ def test_a_folder_of_parquet_files_is_not_taken_for_a_missing_file():
     table().to_parquet("rows.parquet/u=a/0.parquet")
     with pytest.raises(DataError, match=r"rows.parquet; got 'a folder'; expected one file; write"):
         prepared("mine", table(), file="rows.parquet")
+
+
+def hub_copy(folder: str, name: str = "train.parquet") -> None:
+    """A folder in the layout of Hugging Face's hub."""
+    Path(folder, "data").mkdir(parents=True, exist_ok=True)
+    made = table().assign(y=lambda rows: rows["y"].map({0: "no", 1: "yes"}))
+    made.to_parquet(Path(folder, "data", name), index=False)
+
+
+OF_HUB = {**BLOCK, "classes": ["no", "yes"], "missing": "median", "hub": "copy"}
+del OF_HUB["file"]
+
+
+def test_a_folder_of_the_hub_is_the_same_data_as_its_table():
+    pytest.importorskip("datasets", reason="the optional extra hub is not installed")
+    hub_copy("copy")
+    line = sources.prepare("mine", OF_HUB, Path("downloads"), Path("hub/mine.npz"))
+    found = load_arrays(Path("hub/mine.npz"))
+    assert line.startswith("mine: 30 rows of 3 users, 2 classes, 4 features; user person; label y")
+    _, same = prepared("table", table(), missing="median")
+    assert np.array_equal(found.train_images, same.train_images)
+    assert np.array_equal(found.test_labels, same.test_labels)
+    with pytest.raises(
+        DataError, match=r"hub: copy, split tests, cannot be read; got .*mend hub, rev"
+    ):
+        sources.prepare("mine", OF_HUB | {"split": "tests"}, Path("d"), Path("x.npz"))
+
+
+class Hub:
+    """The library datasets, as far as it is called: a table whose label names its classes."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def load_dataset(self, *place: object, **options: object) -> object:
+        self.asked.append((*place, options))
+        names = types.SimpleNamespace(names=["no", "yes"])
+        frame = table()
+        found = {"format": {"type": None}, "features": {"y": names}, "to_pandas": lambda: frame}
+        return types.SimpleNamespace(data=types.SimpleNamespace(nbytes=1), **found)
+
+
+def test_a_table_of_the_hub_is_that_of_a_commit_and_its_schema_declares_its_classes(monkeypatch):
+    library = Hub()
+    monkeypatch.setitem(sys.modules, "datasets", library)
+    block = OF_HUB | {"hub": "lab/people", "revision": "a" * 40, "test": "held_out"}
+    del block["classes"]
+    sources.prepare("mine", block, Path("downloads"), Path("mine.npz"))
+    made = load_arrays(Path("mine.npz"))
+    assert (made.classes, made.declared) == (2, True)
+    options = {"revision": "a" * 40, "cache_dir": "downloads/hub"}
+    assert library.asked == [
+        ("lab/people", None, {"split": split, **options}) for split in ("train", "held_out")
+    ]
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    words = r"hub: lab/people; got 'no Python package datasets'; .*pip install 'pflpipe\[hub\]'"
+    with pytest.raises(DataError, match=words):
+        sources.prepare("mine", block, Path("downloads"), Path("mine.npz"))
+
+
+def test_a_branch_of_the_hub_is_no_revision_and_a_folder_has_none():
+    for hub, revision in (("lab/people", None), ("copy", "a" * 40)):
+        hub_copy("copy")
+        block = OF_HUB | {"hub": hub} | ({"revision": revision} if revision else {})
+        with pytest.raises(DataError, match="revision; got"):
+            blocks.check(block)
+    assert blocks.files(OF_HUB) == [Path("copy/data/train.parquet")]
 
 
 def test_a_terminal_that_knows_only_ascii_shows_a_data_set():

@@ -41,6 +41,8 @@ class Part(NamedTuple):
 TABLES = (".csv", ".tsv", ".parquet")
 LEAF = ".json"
 TFF = ".h5"
+HUB = "hub"
+_TABULAR = (*TABLES, HUB)
 _OF_ROWS = ("user", "label", "target", "classes")
 _OF_COLUMNS = (
     *("features", "exclude", "vocabularies", "encoding", "ranges"),
@@ -53,18 +55,23 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     LEAF: ("file", "test", "unit", "ids", "classes", *_OF_TOKENS),
     TFF: ("file", "test", "unit", "ids", "example", "label", "classes", "text", *_OF_TOKENS),
     "folder": ("folder", "unit", "ids", "classes", "size", "channels"),
+    HUB: (
+        *("hub", "revision", "config", "split", "test", "unit", "ids"),
+        *(*_OF_TABLES, "text", *_OF_TOKENS),
+    ),
 }
-"""Ending of a file, or ``folder`` -> the keys of its block."""
+"""Ending of a file, ``folder`` or ``hub`` -> the keys of its block."""
 
 
 def kind(block: Mapping[str, Any]) -> str:
     """Return the key of ``KEYS`` that tells how a block is read; other endings are returned too."""
-    return "folder" if "folder" in block else Path(block["file"]).suffix.lower()
+    named = [key for key in ("folder", HUB) if key in block]
+    return named[0] if named else Path(block["file"]).suffix.lower()
 
 
 def has_users(block: Mapping[str, Any]) -> bool:
     """Return whether a block declares the user of each row; all forms but tables always do."""
-    return kind(block) not in TABLES or "user" in block
+    return kind(block) not in _TABULAR or "user" in block
 
 
 def labels(block: Mapping[str, Any]) -> tuple[int, bool] | None:
@@ -78,23 +85,27 @@ def labels(block: Mapping[str, Any]) -> tuple[int, bool] | None:
 
 
 def paths(block: Mapping[str, Any]) -> list[Path]:
-    """Return the files that a block names, or its folder."""
+    """Return the files that a block names, or its folder; none of the hub."""
+    if HUB in block:
+        return []
     return [Path(block[key]) for key in ("file", "folder", "test") if key in block]
 
 
 def files(block: Mapping[str, Any]) -> list[Path]:
-    """Return ``paths``, and the files of vocabularies."""
+    """Return ``paths``, the files of a folder in the hub's place, and those of vocabularies."""
     words = block.get("vocabulary")
     listed = [words, *block.get("texts", {}).values()]
-    return [*paths(block), *(Path(entry) for entry in listed if isinstance(entry, str))]
+    copy = sorted(Path(block[HUB]).rglob("*")) if HUB in block else []
+    found = [*paths(block), *filter(Path.is_file, copy)]
+    return [*found, *(Path(entry) for entry in listed if isinstance(entry, str))]
 
 
 def check(block: Mapping[str, Any]) -> None:
     """Raise DataError unless a block names one source that exists, in a form that can be read, and
     has the keys of this form."""
     given = sorted(block)
-    fits = ("file" in block) != ("folder" in block)
-    DataError.unless(fits, "a data set", given, "either file or folder")
+    fits = sum(key in block for key in ("file", "folder", HUB)) == 1
+    DataError.unless(fits, "a data set", given, "one of file, folder and hub")
     form = kind(block)
     if form not in KEYS:
         expected = f"a file that ends in {', '.join((*TABLES, LEAF, TFF))}"
@@ -114,7 +125,7 @@ def check(block: Mapping[str, Any]) -> None:
     without = {"example", *_OF_COLUMNS} & block.keys()
     fits, what = not (of_text and without), "text, the only example of a row"
     DataError.unless(fits, what, given, "no others")
-    labelled = of_text or form not in TABLES or "label" in block or "target" in block
+    labelled = of_text or form not in _TABULAR or "label" in block or "target" in block
     do = "write label: and the name of its column"
     DataError.unless(labelled, "label is missing", do=do)
     for key in ("example", "label"):
@@ -123,6 +134,11 @@ def check(block: Mapping[str, Any]) -> None:
     fits = "target" not in block or not {"label", "classes"} & block.keys()
     what, expected = "target, the column of numbers to predict", "target without label and classes"
     DataError.unless(fits, what, given, expected)
+    if form == HUB:
+        is_copy, named = Path(block[HUB]).is_dir(), block.get("revision")
+        expected = "none, for a folder" if is_copy else "a commit of 40 signs: a branch may move"
+        do = f"the history of {block[HUB]} lists them"
+        DataError.unless(is_copy == (named is None), "revision", named, expected, do)
     missing = block.get("missing")
     rules = set(missing.values()) if isinstance(missing, dict) else {missing}
     do = "write user: as well, or a value or indicator: these follow from a person's own rows"

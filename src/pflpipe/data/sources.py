@@ -107,8 +107,9 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
     else:
         _check(dataset, source)
         with contract.collected() as warned:
-            raw, note, named, fill = _arrays(source)
-        file, ids = str(blocks.paths(source)[0]), source.get("ids", "")
+            raw, note, named, fill = _arrays(source, downloads)
+        file = source.get(blocks.HUB) or str(blocks.paths(source)[0])
+        ids = source.get("ids", "")
         made = datasets.arrays_from(raw, file, dataset, ids, named, fill)
         known = dataclasses.replace(made.contract, warnings=(*warned, *made.contract.warnings))
         made = dataclasses.replace(made, unit=source.get("unit", made.unit), contract=known)
@@ -127,7 +128,7 @@ def _check(dataset: str, block: Mapping[str, Any]) -> None:
 
 
 def _arrays(
-    block: Mapping[str, Any],
+    block: Mapping[str, Any], downloads: Path
 ) -> tuple[
     dict[str, np.ndarray],
     str,
@@ -137,14 +138,21 @@ def _arrays(
     """Return the arrays that ``datasets.arrays_from`` takes, what was taken for what, the named
     columns of each side, if there are any, and ``fill``."""
     # Late: a named data set needs no pandas.
-    from pflpipe.data import columns, leaf, pictures, tables, tff
+    from pflpipe.data import columns, hub, leaf, pictures, tables, tff
 
     readers: dict[str, Any] = {blocks.LEAF: leaf, blocks.TFF: tff, "folder": pictures}
     read: Callable[..., Part] = readers.get(blocks.kind(block), tables).read
-    of_no_reader = ("file", "folder", "test", "unit", "ids")
+    of_hub = (blocks.HUB, "revision", "config", "split")
+    of_no_reader = ("file", "folder", "test", "unit", "ids", *of_hub)
     layout = {key: value for key, value in block.items() if key not in of_no_reader}
     raw: dict[str, np.ndarray] = {}
-    parts = [read(path, **layout) for path in blocks.paths(block)]
+    if blocks.HUB in block:
+        splits = [block.get("split", "train"), *([block["test"]] if "test" in block else [])]
+        found = [hub.load(block, split, downloads / "hub") for split in splits]
+        frames = [tables.frame(table, block.get("label"), layout) for table in found]
+        parts = [tables.arrays(frame, **layout) for frame in frames]
+    else:
+        parts = [read(path, **layout) for path in blocks.paths(block)]
     for side, part in zip(("train", "test"), parts, strict=False):
         raw |= {f"{side}_images": part.examples, f"{side}_labels": part.labels}
         raw |= {} if part.users is None else {f"{side}_users": part.users}
@@ -153,7 +161,7 @@ def _arrays(
     if words := block.get("vocabulary"):
         raw["vocabulary"] = np.asarray(size := texts.Tokens(words, block["length"]).size)
         raw |= {} if "target" in block else {"classes": np.asarray(size)}
-    if classes := block.get("classes"):
+    if classes := layout.get("classes"):
         raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
     fitted, named = parts[0].fitted, [part.columns for part in parts if part.columns]
     fill = partial(columns.fill, fitted=fitted) if fitted else None
