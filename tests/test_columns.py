@@ -3,7 +3,7 @@ columns that are left out."""
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 import types
 import unicodedata
@@ -13,11 +13,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import malformed
 import pflpipe
-import warm
 from pflpipe.data import blocks, sources
 from pflpipe.data.datasets import Arrays, load_arrays
 from pflpipe.errors import DataError, PflpipeError
+from pflpipe.pipeline import cli
 
 PEOPLE = ["ann", "bo", "cy"]
 ROWS = 10
@@ -317,10 +318,15 @@ def test_a_branch_of_the_hub_is_no_revision_and_a_folder_has_none():
     assert blocks.files(OF_HUB) == [Path("copy/data/train.parquet")]
 
 
-def test_a_terminal_that_knows_only_ascii_shows_a_data_set():
-    program = "from pflpipe.pipeline.cli import main; main()"
-    Path("config.yaml").write_text("studies: [none]\n")
-    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
-    shown = warm.python(program, ("pflpipe", "data", "digits"), Path.cwd(), ascii_only)
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "rows by class" in shown.stdout
+def test_a_terminal_that_knows_only_ascii_shows_a_data_set(monkeypatch):
+    table().to_csv("rows.csv", index=False)
+    config = {"studies": ["none"], "datasets": {"mine": BLOCK | {"missing": "indicator"}}}
+    malformed.write(Path("config.yaml"), config)
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", shown)
+    monkeypatch.setattr(sys, "argv", ["pflpipe", "data", "mine"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 0
+    shown.seek(0)
+    assert "rows by class:\n  0 ???" in shown.read()
