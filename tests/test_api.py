@@ -146,7 +146,7 @@ SETTINGS = {
         *(
             {"training": dataclasses.replace(LOCAL, **{name: value})}
             for name, value in OTHER["training"].items()
-            if name != "loss"
+            if name not in ("loss", "augment")
         ),
         *(
             {
@@ -289,6 +289,13 @@ def test_held_out_rows_take_no_part_in_training():
     done = rounds.run(simulation, rounds.start(simulation))
     assert all(bool(torch.isfinite(value).all()) for value in done.params.values())
     assert done.diverged_round is None
+
+
+def test_products_have_the_precision_that_a_call_asks_for():
+    for precision in ("tf32", "float32"):
+        federation(training=dataclasses.replace(LOCAL, precision=precision))
+        is_less = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+        assert is_less == ((precision == "tf32"),) * 2
 
 
 def test_own_hooks_and_a_network_object_are_taken_as_they_are():
@@ -525,6 +532,11 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ({"model": lambda: nn.Linear(6, 3)}, ConfigError, "model <lambda> cannot be made"),
         ({"model": nn.Sequential(nn.Linear(6, 4))}, ConfigError, "a head with 4 outputs"),
         ({"method": pflpipe.Method}, ConfigError, "method; got 'Method'; .* call a function"),
+        (
+            {"training": dataclasses.replace(LOCAL, augment=("flip",))},
+            ConfigError,
+            r"training.augment; got \['flip'\]; expected none: what is black",
+        ),
         ({"shards": dict(enumerate(clients()))}, DataError, r"clients; got 'dict'; .*\.values\(\)"),
         ({"tests": dict(enumerate(clients()))}, DataError, "tests; got 'dict'"),
         ({"shards": OWN_DATASET}, DataError, "clients; got 'TensorDataset'; expected a list with"),

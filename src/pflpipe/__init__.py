@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from pflpipe.cells import Privacy as Privacy
     from pflpipe.cells import Server as Server
     from pflpipe.cells import Training as Training
+    from pflpipe.interface.estimator import FederatedClassifier as FederatedClassifier
+    from pflpipe.interface.frames import clients_of as clients_of
     from pflpipe.interface.trained import Predictor as Predictor
     from pflpipe.interface.trained import Result as Result
     from pflpipe.interface.trained import Trained as Trained
     from pflpipe.interface.trained import load as load
-    from pflpipe.interface.training import clients_of as clients_of
     from pflpipe.interface.training import federation as federation
     from pflpipe.interface.training import run as run
     from pflpipe.interface.training import train as train
@@ -60,7 +61,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "auditing.audit": ("Audited", "audit"),
     "auditing.claim": ("Claim",),
-    "interface.training": ("clients_of", "federation", "run", "train"),
+    "interface.estimator": ("FederatedClassifier",),
+    "interface.frames": ("clients_of",),
+    "interface.training": ("federation", "run", "train"),
     "cells": ("Cell", "Features", "Model", "Partition", "Privacy", "Server", "Training"),
     "learning.networks": ("Network",),
     "learning.task": ("Batches", "Task"),

@@ -35,7 +35,7 @@ PARTS = {
 """Part of a date -> its range; that of a year is declared."""
 _NOTHING = ("", "#n/a", "-", "?", "<na>", "n/a", "na", "nan", "nat", "none", "null")
 """What files have in place of a missing value, in small letters, unless it is a declared word."""
-_NAMELESS = "Unnamed: "
+NAMELESS = "Unnamed: "
 """Beginning of the name that pandas gives to a column without one, as that of an index."""
 _OF_MERGE = re.compile(r"(_x|_y|_left|_right|\.\d+)$")
 """End of the name that pandas gives to a column when another one has its name."""
@@ -128,7 +128,7 @@ class Layout:
         """Return the names of the columns that become features."""
         both = bool(self.features and self.exclude)
         DataError.unless(not both, "features and exclude", expected="one of them")
-        named = [name for name in table.columns if not name.startswith(_NAMELESS)]
+        named = [name for name in table.columns if not name.startswith(NAMELESS)]
         taken = self.features or [name for name in named if name not in (*own, *self.exclude)]
         fits, got = bool(len(table) and taken), f"{len(table)} rows with {len(taken)} features"
         DataError.unless(fits, "the table", got, "a line with the names, then rows")

@@ -48,12 +48,12 @@ class Tokens:
     @property
     def size(self) -> int:
         """Number of different tokens, with 0 and 1."""
-        return FIRST + len(self._declared())
+        return FIRST + len(self.declared())
 
     @property
     def names(self) -> list[str]:
         """The tokens in the order of their numbers, those of the vocabulary in quotes."""
-        return ["none", "other", *map(repr, self._declared())]
+        return ["none", "other", *map(repr, self.declared())]
 
     def examples(
         self, texts: Sequence[str], labels: np.ndarray | None
@@ -105,7 +105,12 @@ class Tokens:
         DataError.unless(any(map(len, labels)), "texts", got)
         return np.concatenate(rows), np.concatenate(labels), np.concatenate(places)
 
-    def _declared(self) -> list[str]:
+    def declared(self) -> list[str]:
+        """Return the tokens of the vocabulary, also of a file.
+
+        Raises:
+            DataError: the file cannot be read.
+        """
         if not isinstance(self.vocabulary, str):
             return [str(word) for word in self.vocabulary]
         try:
@@ -118,7 +123,7 @@ class Tokens:
 
     def _numbers(self, texts: Iterable[str]) -> list[np.ndarray]:
         """Return the numbers of all tokens of each text, int32."""
-        declared = self._declared()
+        declared = self.declared()
         number = {word: place for place, word in enumerate(declared, start=FIRST)}
         with located("vocabulary"):
             if wrong := [word for word in declared if self._split(word) != [word]]:

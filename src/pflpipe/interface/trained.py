@@ -22,15 +22,19 @@ import torch
 from torch import Tensor
 
 from pflpipe import cells, json_records, trees
-from pflpipe.data import checks, datasets
+from pflpipe.data import contract, datasets
+from pflpipe.data.contract import Contract
 from pflpipe.errors import ConfigError, DataError, PrivacyError
 from pflpipe.files import atomic, read_json, write_json
+from pflpipe.interface import frames, shards
+from pflpipe.interface.frames import Clients, Encoder
 from pflpipe.learning import initial, networks
 from pflpipe.learning.metrics import ACCURACY, BUILT_IN, over_clients
 from pflpipe.learning.networks import Network
 from pflpipe.privacy import run_check
 from pflpipe.privacy.ledger import Ledger
 from pflpipe.simulation import evaluation, rounds
+from pflpipe.simulation.clients import Examples
 from pflpipe.simulation.rounds import CURVES, Progress
 from pflpipe.simulation.simulation import EXAMPLES_AT_ONCE, Simulation
 from pflpipe.study.settings import round_up
@@ -52,6 +56,7 @@ class Predictor:
         scale: mean and standard deviation of uint8 images (``datasets.normalise``); empty for
             examples that are taken as they are.
         metric: name of the metric of its loss; it tells whether labels are classes.
+        encoder: of tables with the columns on which it was trained; None for tensors.
     """
 
     network: Network
@@ -59,20 +64,29 @@ class Predictor:
     example: tuple[int, ...]
     scale: tuple[Sequence[float], Sequence[float]] = ((), ())
     metric: str = ACCURACY
+    encoder: Encoder | None = None
 
-    @torch.no_grad()
-    def predict(self, x: Tensor | np.ndarray) -> Tensor:
+    def predict(self, x: Any) -> Any:
         """Return the class of each example, int64 ``[n]`` on the CPU; -1 where the logits are not
-        finite. Of labels that are real numbers, return the outputs ``[n, K]``.
+        finite. Of labels that are real numbers, return the outputs ``[n, K]``. Of a table, return
+        its labels as an array, None where the logits are not finite.
 
         Args:
             x: examples ``[n, ...]`` in the form in which the clients' were given, images also
-                channels first. Images of a cell's data set are uint8.
+                channels first. Images of a cell's data set are uint8. Or, of a model that was
+                trained on ``clients_of``, a table with the same columns of features, in any order;
+                it needs neither people nor labels.
 
         Raises:
-            DataError: examples of another shape, or no numbers.
+            DataError: examples of another shape, or no numbers; or columns are missing.
         """
-        values = as_tensor("x", x, "images")
+        if self.encoder is None or not frames.is_table(x):
+            return self._answers(x)
+        return self.encoder.labels(self._answers(self.encoder.examples(x)))
+
+    @torch.no_grad()
+    def _answers(self, x: Tensor | np.ndarray) -> Tensor:
+        values = shards.as_tensor("x", x, "images")
         if values.dtype == torch.uint8 and len(self.scale[0]):
             values = torch.from_numpy(datasets.normalise(values.cpu().numpy(), *self.scale))
         shape = tuple(values.shape[1:])
@@ -112,16 +126,18 @@ class Trained(Predictor):
         new_clients: one row per client that took no part in training (``partition.new_clients`` of
             a cell): ``personal_new`` and ``global_new`` on its test examples. Diagnostics too.
         has_global_model: whether the method makes a model for everybody.
+        names: the ids of the clients, if they came of ``clients_of``.
         folder: where it was loaded from.
     """
 
     ledger: Ledger
-    clients: list[dict[str, float]]
+    clients: list[dict[str, Any]]
     new_clients: list[dict[str, Any]]
     has_global_model: bool
+    names: tuple[str, ...] = ()
     folder: Path | None = None
 
-    def predict(self, x: Tensor | np.ndarray) -> Tensor:
+    def predict(self, x: Any) -> Any:
         """Return the global model's class of each example; see ``Predictor.predict``.
 
         Raises:
@@ -131,20 +147,34 @@ class Trained(Predictor):
         ConfigError.unless(self.has_global_model, "predict", got, do=do)
         return super().predict(x)
 
-    def personal(self, client: int) -> Predictor:
+    def personal(self, client: int | str) -> Predictor:
         """Return one client's personal model. It is a diagnostic: the client's data made it without
         noise, and no epsilon covers it or its predictions. Keep it on the client.
+
+        Args:
+            client: its id, if the clients came of ``clients_of``; otherwise its place, from 0.
 
         Raises:
             DataError: there is no such client, or its model was not saved or is not finite.
         """
         assert self.folder is not None
-        digest = _diagnostics(self.folder)["personal"].get(str(client))
+        place = self._place(client)
+        digest = _diagnostics(self.folder)["personal"].get(str(place))
         if digest is None:
             do = "result.save(folder, personal=True) writes those that are finite"
             raise DataError(f"{self.folder}: personal model", got=client, do=do)
         about = _about(self.folder)
-        return _read(about, _personal(self.folder, client), digest)
+        return _read(about, _personal(self.folder, place), digest)
+
+    def _place(self, client: int | str) -> int:
+        """Return the place of a client."""
+        if not self.names:
+            every = range(len(self.clients))
+            DataError.unless(client in every, "personal: client", client, f"0 to {len(every) - 1}")
+            return int(client)
+        expected = f"one of {len(self.names)} ids, such as {self.names[0]!r}"
+        DataError.unless(str(client) in self.names, "personal: client", client, expected)
+        return self.names.index(str(client))
 
     @cached_property
     def accuracies(self) -> dict[str, float]:
@@ -184,19 +214,72 @@ class Result(Trained):
     simulation: Simulation
     progress: Progress
 
-    def personal(self, client: int) -> Predictor:
+    @cached_property
+    def contract(self) -> Contract:
+        """What is known of the rows of both sides (docs/own_files.md). It is a diagnostic."""
+
+        def side(name: str, rows: Sequence[np.ndarray]) -> contract.Side:
+            found = self.simulation.examples(name).of(np.concatenate(rows))
+            users = np.repeat(np.arange(len(rows)), list(map(len, rows)))
+            return found.x.cpu().numpy(), found.y.cpu().numpy(), users
+
+        split = self.simulation.split
+        with np.errstate(invalid="ignore"):  # of infinite features
+            return contract.of_rows(side("train", split.train), side("own", split.test))
+
+    def __repr__(self) -> str:
+        """Return accuracies, epsilon and claim in three lines, and what makes accuracies false."""
+        return "\n".join([super().__repr__(), *(f"warning: {w}" for w in self.contract.warnings)])
+
+    def personal(self, client: int | str) -> Predictor:
         """Return one client's personal model, as it was tested. It is a diagnostic: the client's
         data made it without noise, and no epsilon covers it or its predictions. Keep it on the
         client.
 
+        Args:
+            client: its id, if the clients came of ``clients_of``; otherwise its place, from 0.
+
         Raises:
             DataError: there is no such client.
         """
-        every = range(self.simulation.plan.clients)
-        DataError.unless(client in every, "personal: client", client, f"0 to {len(every) - 1}")
-        ((_, params),) = evaluation.personal_models(self.simulation, self.progress, [client])
-        kept: Any = {"example": self.example, "scale": self.scale, "metric": self.metric}
-        return Predictor(network=self.network, params=params, **kept)
+        place = [self._place(client)]
+        ((_, params),) = evaluation.personal_models(self.simulation, self.progress, place)
+        names = "network", "example", "scale", "metric", "encoder"
+        return Predictor(params=params, **{name: getattr(self, name) for name in names})
+
+    def scores_of(
+        self, clients: Any, *, test_fraction: float = 0.2, seed: int = 0
+    ) -> list[dict[str, Any]]:
+        """Return the accuracies in percent, or errors, for people who took no part in training, one
+        row each: ``personal_new`` of a model that is made of their own rows (docs/privacy.md), and
+        ``global_new``. These are diagnostics.
+
+        Args:
+            clients: their examples, as in ``train``, or a table with the columns of ``clients_of``.
+            test_fraction: part of each one's rows that is left out to test on.
+            seed: of this draw.
+
+        Raises:
+            DataError: examples of another form, or labels that are no classes.
+        """
+        simulation, loss = self.simulation, self.simulation.loss_function
+        if self.encoder is not None and frames.is_table(clients):
+            clients = self.encoder.clients(clients)
+        names = clients.names if isinstance(clients, Clients) else None
+        form = loss, simulation.dtype, test_fraction, seed
+        x, y, split = shards.joined(clients, None, *form)
+        shape, classes = tuple(x.shape[1:]), self.network.shapes["head.weight"][0] + loss.one_logit
+        DataError.unless(shape == self.example, "examples", list(shape), f"{list(self.example)}")
+        fits = loss.numbers or bool(((y >= 0) & (y < classes)).all())
+        DataError.unless(fits, "labels", sorted(set(y.tolist())), f"0 to {classes - 1}")
+        device = simulation.train.x.device
+        rows = Examples(x.to(device), y.to(device))
+        there = dataclasses.replace(simulation.split, new=split)
+        simulation = dataclasses.replace(simulation, train=rows, test=rows, split=there)
+        found = evaluation.accuracies_of_new(simulation, self.progress)
+        for row, name in zip(found, names or (), strict=False):
+            row["client"] = name
+        return found
 
     def save(self, folder: str | Path, *, personal: bool = False) -> None:
         """Write the model for ``pflpipe.load``, without pickle.
@@ -241,12 +324,13 @@ class Result(Trained):
             "clients": [_without_nan(row) for row in self.clients],
             "new_clients": [_without_nan(row) for row in self.new_clients],
             "personal": digests,
+            "names": list(self.names),
         }
         write_json(folder / _DIAGNOSTICS, diagnostics)
         mean, deviation = (tuple(map(float, values)) for values in self.scale)
         about = _About(
             *(model, self.example, classes, mean, deviation, self.has_global_model),
-            *(self.ledger, digest, self.metric),
+            *(self.ledger, digest, self.metric, self.encoder),
         )
         write_json(folder / _ABOUT, json_records.to_json(about))
 
@@ -280,7 +364,7 @@ class Result(Trained):
 
         rows, timing = [*self.progress.rows], [*self.progress.timing]
         progress = dataclasses.replace(self.progress, rows=rows, timing=timing)
-        return finished(self.simulation, progress, self.ledger, until_last)
+        return finished(self.simulation, progress, self.ledger, until_last, self)
 
 
 @dataclass(frozen=True)
@@ -296,6 +380,7 @@ class _About:
     ledger: Ledger
     digest: str
     metric: str
+    encoder: Encoder | None
 
 
 def load(folder: str | Path) -> Trained:
@@ -316,6 +401,7 @@ def load(folder: str | Path) -> Trained:
     diagnostics, given = _diagnostics(folder), ("clients", "new_clients")
     rows: Any = {key: [_with_nan(row) for row in diagnostics[key]] for key in given}
     rows |= {"ledger": about.ledger, "has_global_model": about.has_global_model}
+    rows |= {"names": tuple(diagnostics["names"])}
     return Trained(**vars(found), **rows, folder=folder)
 
 
@@ -324,9 +410,10 @@ def finished(
     progress: Progress,
     entry: Ledger,
     on_round: Callable[[Progress], object],
+    table: Clients | Result | None = None,
 ) -> Result:
     """Return the result of the rounds after ``progress``, until the last one or until ``on_round``
-    returns False.
+    returns False. ``table`` has ids and columns of the clients, if they came of one.
 
     Raises:
         DataError: the releases are not those of the plan.
@@ -343,6 +430,10 @@ def finished(
             residuals=done.residuals,
             stopped=done.round,
         )
+    names = table.names if table else ()
+    clients: list[dict[str, Any]] = evaluation.accuracies(simulation, done)
+    for row, name in zip(clients, names, strict=False):
+        row["client"] = name
     return Result(
         network=simulation.network,
         params=done.params,
@@ -350,23 +441,14 @@ def finished(
         scale=simulation.scale,
         metric=simulation.loss_function.metric,
         ledger=entry,
-        clients=evaluation.accuracies(simulation, done),
+        encoder=table.encoder if table else None,
+        clients=clients,
         new_clients=evaluation.accuracies_of_new(simulation, done),
         has_global_model=simulation.has_global_model,
+        names=names,
         simulation=simulation,
         progress=done,
     )
-
-
-def as_tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
-    """Return real numbers as a tensor; raise DataError for values that would lose something."""
-    if isinstance(values, Tensor):
-        DataError.unless(not values.is_complex(), name, str(values.dtype), "real numbers")
-        return values
-    values = checks.as_array(name, values, content)
-    DataError.unless(values.dtype.kind in "biuf", name, str(values.dtype), "real numbers")
-    # torch takes neither another byte order nor reversed rows.
-    return torch.as_tensor(np.asarray(values, values.dtype.newbyteorder("="), order="C"))
 
 
 def _personal(folder: Path, client: int) -> Path:
@@ -374,15 +456,16 @@ def _personal(folder: Path, client: int) -> Path:
 
 
 def _about(folder: Path) -> _About:
-    # A model of an earlier version has no metric: it classifies.
-    file = folder / _ABOUT
-    return json_records.from_json(_About, {"metric": ACCURACY, **read_json(file)}, str(file))
+    # A model of an earlier version has no metric: it classifies tensors.
+    file, earlier = folder / _ABOUT, {"metric": ACCURACY, "encoder": None}
+    return json_records.from_json(_About, earlier | read_json(file), str(file))
 
 
 def _diagnostics(folder: Path) -> dict[str, Any]:
     """Return what ``diagnostics.json`` says, or nothing of anybody where it was left out."""
     file = folder / _DIAGNOSTICS
-    return read_json(file) if file.exists() else {"clients": [], "new_clients": [], "personal": {}}
+    nothing: dict[str, Any] = {"clients": [], "new_clients": [], "personal": {}, "names": []}
+    return nothing | read_json(file) if file.exists() else nothing
 
 
 def _write(file: Path, params: Tree, names: Mapping[str, str]) -> str:
@@ -402,7 +485,7 @@ def _read(about: _About, file: Path, digest: str) -> Predictor:
     built = networks.build(saved, about.example, about.classes)
     params, scale = built.init(torch.Generator()), (about.mean, about.deviation)
     kept: Any = {"example": about.example, "scale": scale, "metric": about.metric}
-    return Predictor(network=built, params=params, **kept)
+    return Predictor(network=built, params=params, encoder=about.encoder, **kept)
 
 
 def _without_nan(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from pflpipe import options
 from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
@@ -28,11 +27,12 @@ from pflpipe.code import dependencies
 from pflpipe.code import objects as code_objects
 from pflpipe.code.dependencies import Dependency
 from pflpipe.code.objects import Known
-from pflpipe.data import checks, contract, datasets, extraction, features, partition, per_client
-from pflpipe.data.apportion import draw_out
-from pflpipe.data.split import Split
+from pflpipe.data import checks, datasets, extraction, features, partition, per_client
 from pflpipe.errors import ConfigError, DataError, PflpipeError
-from pflpipe.interface.trained import Result, as_tensor, finished
+from pflpipe.interface import shards
+from pflpipe.interface.frames import Clients
+from pflpipe.interface.shards import Shard
+from pflpipe.interface.trained import Result, finished
 from pflpipe.learning import initial, losses, networks
 from pflpipe.learning.losses import Loss
 from pflpipe.learning.networks import HEAD, Network
@@ -41,7 +41,7 @@ from pflpipe.methods.base import Method
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import check_delta
-from pflpipe.seeds import derived_key, numpy_rng, run_key
+from pflpipe.seeds import derived_key, run_key
 from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.build import build
 from pflpipe.simulation.clients import Examples, device_of, one_thread
@@ -50,54 +50,11 @@ from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.witness import pickled
 from pflpipe.study.plans import START, plan_of
 
-Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray] | Dataset[Any]
-"""Examples of one client: ``x`` float ``[n, ...]`` (images channels last) and ``y`` integers
-``[n]`` or, for a loss of real numbers, floats ``[n]`` or ``[n, K]``; or a Dataset of such rows."""
-
 INSTANCE = (
     "the initial weights are those of the given module: nobody checks whether a client's rows have "
     "made them, and no epsilon covers that"
 )
 """Warning of a private run with an instance of a torch module."""
-
-
-def clients_of(
-    table: Any,
-    *,
-    user: str,
-    label: str | None = None,
-    target: str | None = None,
-    ids: str = "",
-    **layout: Any,
-) -> list[Shard]:
-    """Return the examples of each client from a pandas DataFrame with a row for each, the clients
-    in the order of their ids as text.
-
-    Args:
-        table: the DataFrame, or a table with ``to_pandas()``: of Hugging Face's datasets, Arrow,
-            polars.
-        user, label: the columns of client ids and of labels that are classes.
-        target: instead of ``label``, the column of numbers to predict.
-        ids: ``merge`` if ids that differ only in case, blanks or the form of a number are one
-            person, ``exact`` if they are several; otherwise such ids are refused.
-        layout: ``classes``, all labels or how many there are, which labels need, ``features``,
-            ``vocabularies``, ``encoding`` and ``ranges`` as in a block of config.yaml
-            (docs/own_files.md).
-
-    Raises:
-        DataError: as ``tables.arrays``.
-    """
-    from pflpipe.data import tables  # late: other clients need no pandas
-
-    table = tables.frame(table, label, layout)
-    part = tables.arrays(table, user=user, label=label, target=target, **layout)
-    do = "write a value or indicator: here nobody knows which rows are test rows"
-    DataError.unless(not part.fitted, "missing", layout.get("missing"), do=do)
-    x, y, users = part.examples, part.labels, part.users
-    users = contract.people({f"column {user!r}": np.asarray(users)}, ids)[f"column {user!r}"]
-    _, client, sizes = np.unique(users, return_inverse=True, return_counts=True)
-    order, ends = np.argsort(client, kind="stable"), np.cumsum(sizes)[:-1]
-    return list(zip(np.split(x[order], ends), np.split(y[order], ends), strict=True))
 
 
 def federation(
@@ -131,7 +88,8 @@ def federation(
 
     Args:
         method: a name that ``pflpipe methods`` lists, or your own hooks.
-        clients: the examples of each of the M clients. They are not scaled: scale them first. M and
+        clients: the examples of each of the M clients, or what ``clients_of`` returns. They are
+            not scaled: scale them first. M and
             the form of the examples are public and checked: one dtype, one shape of an example, as
             many labels as examples. A client without examples has ``x [0, ...]``.
         model: a name or ``Model``; a torch module, as a class, a function that makes it, or an
@@ -146,9 +104,9 @@ def federation(
         tests: test examples of each client. None: ``test_fraction`` of its examples, drawn from a
             separate stream and left out of training.
         classes: the number of classes K, which a private run needs unless ``model`` is a
-            ``Network``. None: K of the ``Network``, or one more than the largest label, at least 2;
-            every smaller label must then occur; 2 for the loss ``binary``. Labels that are real
-            numbers have none.
+            ``Network`` or ``clients_of`` got it. None: K of these, or one more than the largest
+            label, at least 2; every smaller label must then occur; 2 for the loss ``binary``.
+            Labels that are real numbers have none.
         seed: seed of everything that runs share to be comparable: initial parameters, batches,
             held-out rows.
         secret: determines noise and cohorts, together with the settings. None: a fresh secret for
@@ -189,7 +147,12 @@ def federation(
     known = {what: _known(what, value, names[what], secret) for what, value in own.items()}
     objects = pickled(**own) if own and privacy.mechanism != "none" else b""
     loss = losses.find(training.loss)
-    x, y, split = _joined(clients, tests, loss, dtype, test_fraction, seed)
+    got, expected = list(training.augment), "none: what is black is not known of your tensors"
+    do = "transform the examples before, or run a study"
+    ConfigError.unless(not training.augment, "training.augment", got, expected, do)
+    if isinstance(clients, Clients):
+        classes = _of_table(classes, len(clients.encoder.classes))
+    x, y, split = shards.joined(clients, tests, loss, dtype, test_fraction, seed)
     if not allow_large_delta:
         check_delta(privacy.delta, len(clients))
     if loss.one_logit and classes is None:
@@ -333,7 +296,8 @@ def train(
                 shown.update()
             return on_round(progress)
 
-        return finished(simulation, before, entry, advance)
+        table = clients if isinstance(clients, Clients) else None
+        return finished(simulation, before, entry, advance, table)
 
 
 # For help and notebooks: the arguments of ``federation``, then those of ``train`` alone.
@@ -445,6 +409,13 @@ def _known(what: str, value: object, name: str | None, secret: str | None) -> Kn
     return found
 
 
+def _of_table(classes: int | None, named: int) -> int | None:
+    """Return the number of classes that a table has named, if it has; ``classes`` must fit."""
+    fits = not named or classes in (None, named)
+    ConfigError.unless(fits, "classes", classes, f"{named}, which clients_of got", "leave it out")
+    return named or classes
+
+
 def _width(y: Tensor, classes: int | None) -> int:
     """Return how many real numbers the label of an example has."""
     expected = "none for labels that are real numbers"
@@ -491,60 +462,3 @@ def _require(
     if not isinstance(value, types):
         got = getattr(value, "__name__", type(value).__name__)
         raise error(name, got=got, expected=expected, do=do)
-
-
-def _joined(
-    clients: Sequence[Shard],
-    tests: Sequence[Shard] | None,
-    loss: Loss,
-    dtype: torch.dtype,
-    test_fraction: float,
-    seed: int,
-) -> tuple[Tensor, Tensor, Split]:
-    """Return the examples of all clients, and the rows of each for training and for its test."""
-    DataError.unless(bool(clients), "clients", "none", "one pair (x, y) for each client")
-    fits, got = tests is None or len(tests) == len(clients), f"{len(tests or [])} pairs"
-    DataError.unless(fits, "tests", got, f"{len(clients)}, as clients")
-    shards = [
-        _shard(f"{name}[{i}]", shard, dtype, loss)
-        for name, given in (("clients", clients), ("tests", tests or []))
-        for i, shard in enumerate(given)
-    ]
-    for what, values in (("an example", 0), ("a label", 1)):
-        shapes = sorted({tuple(shard[values].shape[1:]) for shard in shards})
-        DataError.unless(len(shapes) == 1, f"clients: shapes of {what}", shapes, "one")
-    x, y = (torch.cat(tensors) for tensors in zip(*shards, strict=True))
-    ends = np.cumsum([len(labels) for _, labels in shards])
-    rows = np.split(np.arange(len(y)), ends[:-1])
-    train, test = rows[: len(clients)], rows[len(clients) :]
-    if tests is None:
-        train, test = _held_out(train, test_fraction, seed)
-    return x, y, Split(train, [np.arange(0) for _ in clients], test, np.concatenate(test))
-
-
-def _shard(name: str, shard: Shard, dtype: torch.dtype, loss: Loss) -> tuple[Tensor, Tensor]:
-    """Return a client's tensors; raise DataError for another form. The check reads no values."""
-    values, labels = per_client.pair(name, shard)
-    x, y = as_tensor(f"{name}: x", values, "images"), as_tensor(f"{name}: y", labels, "labels")
-    fits = x.ndim >= 2 and y.ndim in (1, 1 + loss.numbers) and len(x) == len(y)
-    got = f"x {list(x.shape)}, y {list(y.shape)}"
-    expected = "x [n, ...] and y [n]" + " or [n, K]" * loss.numbers
-    DataError.unless(fits, name, got, expected)
-    if loss.numbers:
-        return x.to(dtype), y.to(dtype)
-    fits = not y.is_floating_point()
-    DataError.unless(fits, f"{name}: y", str(y.dtype), "whole numbers 0 to K - 1")
-    return x.to(dtype), y.to(torch.int64)
-
-
-def _held_out(
-    rows: Sequence[np.ndarray], fraction: float, seed: int
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the rows of each client for training, and those that are drawn for its test."""
-    ConfigError.unless(0 <= fraction < 1, "test_fraction", fraction, "0 <= fraction < 1")
-    train, test = [], []
-    for client, client_rows in enumerate(rows):
-        held_out = draw_out(len(client_rows), fraction, numpy_rng(seed, "own tests", client))
-        test.append(client_rows[held_out])
-        train.append(client_rows[~held_out])
-    return train, test

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
+
 from pflpipe.cells import Server
 from pflpipe.code import dependencies
 from pflpipe.code.dependencies import START
@@ -25,6 +27,10 @@ def build(simulation: Simulation, server: Server, backend: str) -> Simulation:
         server: the server optimizer.
         backend: ``auto``, ``loop`` or ``vmap``.
     """
+    # Only on request: without TF32 both backends, and CPU and GPU, agree up to float32 rounding.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
+        simulation.training.precision == "tf32"
+    )
     network, code, key = simulation.network, simulation.code, simulation.key
     if any(item.kind == "network" for item in dependencies.outside(code)):
         key = derived_key(key, START, network.start_digest(simulation.seed))

@@ -143,11 +143,6 @@ def of_data(
         return Examples(x, torch.from_numpy(labels).to(target, kind))
 
     examples_of_training = examples(arrays.train_images, arrays.train_labels)
-    # Only if the cell requests it: without TF32 both backends, and CPU and GPU, agree up to float32
-    # rounding.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = (
-        cell.training.precision == "tf32"
-    )
     transform = None
     if cell.training.augment:
         # Transforms fill with black as the network sees it, not with 0.

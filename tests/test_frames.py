@@ -1,0 +1,245 @@
+"""A table of people, from its columns to a model that remembers them."""
+
+from __future__ import annotations
+
+import types
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import pflpipe
+from pflpipe import Privacy, Training
+from pflpipe.data.contract import RowsWarning
+from pflpipe.errors import ConfigError, DataError
+
+PATIENTS, ROWS = 60, 20
+LAYOUT = {
+    "user": "patient",
+    "label": "y",
+    "classes": ["well", "ill"],
+    "vocabularies": {"sex": ["f", "m"]},
+    "ranges": {"age": [20, 90]},
+}
+BUDGET = Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
+FEW = Training(rounds=4, local_epochs=2, batch_size=0, optimizer="sgd", lr=0.5)
+
+
+def hospital(first: int = 0, people: int = PATIENTS) -> pd.DataFrame:
+    """A hospital's table: who is older than 55 is mostly ill."""
+    rng = np.random.default_rng(first)
+    count = people * ROWS
+    ids = np.repeat([f"pat-{first + i:03}" for i in range(people)], ROWS)
+    table = pd.DataFrame({"patient": ids, "age": rng.integers(20, 90, count)})
+    table["sex"] = rng.choice(["f", "m"], count)
+    table["y"] = np.where(table["age"] + rng.normal(0, 8, count) > 55, "ill", "well")
+    return table.sample(frac=1, random_state=0, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def result():
+    return pflpipe.train(
+        "dp_fedavg",
+        pflpipe.clients_of(hospital(), **LAYOUT),
+        model="linear",
+        training=FEW,
+        privacy=BUDGET,
+        device="cpu",
+    )
+
+
+def test_a_hospitals_table_becomes_a_private_model_that_answers_in_its_words(result, tmp_path):
+    """A notebook: nothing that ``clients_of`` got is given again."""
+    assert result.ledger.claim == "certified"
+    table = hospital()
+    answers = result.predict(table)
+    assert set(answers) == {"well", "ill"}
+    right = answers == table["y"]
+    assert right.mean() > 0.8
+    turned = table[["sex", "age"]].assign(further=0)
+    assert (result.predict(turned) == answers).all(), "by name, without people and labels"
+    mine = result.personal("pat-003").predict(table)
+    result.save(tmp_path, personal=True)
+    assert {file.suffix for file in tmp_path.rglob("*.*")} == {".json", ".safetensors"}
+    again = pflpipe.load(tmp_path)
+    assert (again.predict(turned) == answers).all()
+    assert (again.personal("pat-003").predict(table) == mine).all()
+    assert again.encoder == result.encoder
+    assert list(again.to_frame()["client"]) == [f"pat-{i:03}" for i in range(PATIENTS)]
+    assert "pat-003" not in (tmp_path / "model.json").read_text(), "it may be published"
+
+
+def test_a_personal_model_is_that_of_the_person_of_this_id(result):
+    places = pflpipe.clients_of(hospital(), **LAYOUT)
+    own = hospital()[hospital()["patient"] == "pat-007"]
+    assert len(places[places.names.index("pat-007")][1]) == len(own)
+    ((_, params),) = pflpipe.simulation.evaluation.personal_models(
+        result.simulation, result.progress, [places.names.index("pat-007")]
+    )
+    found = result.personal("pat-007").params
+    assert all(torch.equal(found[name], value) for name, value in params.items())
+
+
+def test_new_people_are_scored_by_a_model_of_their_own_rows(result):
+    rows = result.scores_of(hospital(first=200, people=3))
+    assert [row["client"] for row in rows] == ["pat-200", "pat-201", "pat-202"]
+    assert [row["train_size"] for row in rows] == [16] * 3
+    assert all(0 <= row["personal_new"] <= 100 for row in rows)
+    again = result.scores_of(pflpipe.clients_of(hospital(first=200, people=3), **LAYOUT))
+    assert again == rows
+    with pytest.raises(DataError, match=r"examples; got \[2\]; expected \[3\]"):
+        result.scores_of([(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))])
+
+
+def test_a_target_is_predicted_in_its_own_unit():
+    shaken = np.random.default_rng(0).uniform(-0.5, 0.5, PATIENTS * ROWS)
+    table = hospital().assign(weight=lambda rows: 50 + rows["age"] / 2 + shaken)
+    layout = {
+        "user": "patient",
+        "target": "weight",
+        "ranges": {"age": [20, 90], "weight": [40, 120]},
+    }
+    clients = pflpipe.clients_of(table, features=["age"], **layout)
+    training = Training(40, 2, 0, "sgd", 0.3, loss="squared_error")
+    found = pflpipe.train("fedavg", clients, model="linear", training=training, device="cpu")
+    error = np.abs(found.predict(table[["age"]]) - table["weight"])
+    assert error.max() < 2
+
+
+def test_columns_may_have_numbers_for_names_and_people_numbers_for_ids():
+    table = pd.DataFrame({0: np.repeat([7, 10], 10), 1: np.linspace(-1, 1, 20), 2: [0, 1] * 10})
+    clients = pflpipe.clients_of(table, user=0, label=2, classes=2, features=[1])
+    assert clients.names == ("10", "7")
+    found = pflpipe.train("fedavg", clients, model="linear", training=FEW, device="cpu")
+    assert set(found.predict(table)) <= {0, 1}
+    assert found.personal(7).params.keys() == found.params.keys()
+
+
+class Told:
+    """A table of another library, as Hugging Face's datasets describe one."""
+
+    def __init__(self, table, features=None, form=None):
+        self.table, self.features, self.format = table, features, form
+
+    def to_pandas(self):
+        return self.table.copy()
+
+
+def test_a_column_that_names_its_classes_needs_no_others():
+    numbers = hospital().assign(y=lambda rows: (rows["y"] == "ill").astype(int))
+    named = types.SimpleNamespace(names=["well", "ill"])
+    told = Told(numbers.assign(later=numbers["y"]), {"y": named, "later": named, "age": None})
+    layout = {key: value for key, value in LAYOUT.items() if key != "classes"}
+    found = pflpipe.clients_of(told, features=["age", "sex"], **layout)
+    assert len(found.encoder.examples(told)) == len(numbers)
+    assert found.encoder.classes == ("well", "ill")
+    for (_, y), (_, same) in zip(found, pflpipe.clients_of(hospital(), **LAYOUT), strict=True):
+        assert np.array_equal(y, same)
+
+
+REFUSED = {
+    "columns are missing": (
+        lambda result: result.predict(hospital()[["age"]]),
+        "columns are missing; got 'sex'; expected all of age, sex",
+    ),
+    "nobody of this id": (
+        lambda result: result.personal("pat-99"),
+        "personal: client; got 'pat-99'; expected one of 60 ids, such as 'pat-000'",
+    ),
+    "a place instead of an id": (lambda result: result.personal(3), "got 3; expected one of 60"),
+    "other classes": (
+        lambda result: pflpipe.train(
+            "fedavg",
+            pflpipe.clients_of(hospital(), **LAYOUT),
+            model="linear",
+            training=FEW,
+            classes=3,
+        ),
+        "classes; got 3; expected 2, which clients_of got",
+    ),
+    "an image column": (
+        lambda result: pflpipe.clients_of(
+            hospital().assign(scan=[np.ones((500, 500))] * PATIENTS * ROWS), **LAYOUT
+        ),
+        "column 'scan'",
+    ),
+    "splits": (
+        lambda result: pflpipe.clients_of({"train": hospital()}, **LAYOUT),
+        "table; got 'dict'; expected a DataFrame",
+    ),
+    "a lazy frame": (
+        lambda result: pflpipe.clients_of(types.SimpleNamespace(collect=hospital), **LAYOUT),
+        "table; got 'SimpleNamespace'; .*collect",
+    ),
+    "a transform": (
+        lambda result: pflpipe.clients_of(Told(hospital(), form={"type": "custom"}), **LAYOUT),
+        "a transform, which would be ignored",
+    ),
+    "two columns of one name": (
+        lambda result: pflpipe.clients_of(
+            pd.concat([hospital(), hospital()[["age"]]], axis=1), **LAYOUT
+        ),
+        "2 columns have the name 'age'",
+    ),
+    "one person in two spellings": (
+        lambda result: pflpipe.clients_of(
+            hospital().replace({"patient": {"pat-001": "PAT-000"}}), **LAYOUT
+        ),
+        "ids of users; got .1 in several spellings",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_a_table_or_its_model_cannot_do_is_one_short_line(case, result):
+    call, words = REFUSED[case]
+    with pytest.raises((DataError, ConfigError), match=words) as caught:
+        call(result)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_feature_that_is_the_label_and_tests_that_are_training_rows_are_told(result):
+    with pytest.warns(RowsWarning, match="the label follows from copy alone"):
+        pflpipe.clients_of(hospital().assign(copy=lambda rows: rows["y"] == "ill"), **LAYOUT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        clients = pflpipe.clients_of(hospital(), **LAYOUT)
+    assert len(repr(result).splitlines()) == 3
+    found = pflpipe.train(
+        "fedavg", clients, tests=clients, model="linear", training=FEW, device="cpu"
+    )
+    assert "warning: the test rows are the training rows" in repr(found)
+
+
+INAPPLICABLE = {"check_estimators_pickle": "a model is kept by save and load, without pickle"}
+"""Check of scikit-learn -> why the classifier does not satisfy it."""
+
+
+@pytest.mark.slow
+def test_the_classifier_keeps_the_conventions_of_scikit_learn():
+    from sklearn.utils.estimator_checks import check_estimator
+
+    found = check_estimator(
+        pflpipe.FederatedClassifier(), expected_failed_checks=INAPPLICABLE, on_skip=None
+    )
+    assert {one["check_name"] for one in found if one["status"] == "xfail"} == {*INAPPLICABLE}
+    assert sum(one["status"] == "passed" for one in found) > 50
+
+
+def test_the_classifier_learns_from_a_table_of_people_in_private():
+    table, names = hospital(), ["patient", "sex", "age"]
+    columns = {"vocabularies": {"sex": ["f", "m"]}, "ranges": {"age": [20, 90]}}
+    learner = pflpipe.FederatedClassifier(
+        "dp_fedavg", user="patient", training=FEW, privacy=BUDGET, columns=columns
+    )
+    with pytest.raises(ConfigError, match="classes is missing; add classes="):
+        learner.fit(table[names], table["y"])
+    learner.set_params(classes=["well", "ill"]).fit(table[names], table["y"])
+    assert learner.result_.ledger.claim == "certified"
+    assert len(learner.result_.names) == PATIENTS
+    assert learner.score(table[["age", "sex"]], table["y"]) > 0.8
+    with pytest.raises(ConfigError, match=r"y; got \['dead'\]; expected one of"):
+        learner.fit(table[names], table["y"].replace("ill", "dead"))
