@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import warnings
 
@@ -91,6 +92,24 @@ def test_new_people_are_scored_by_a_model_of_their_own_rows(result):
     assert again == rows
     with pytest.raises(DataError, match=r"examples; got \[2\]; expected \[3\]"):
         result.scores_of([(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))])
+
+
+def test_test_rows_of_a_table_go_to_the_person_of_their_id():
+    table = hospital(people=6)
+    whose = table["patient"]
+    clients = pflpipe.clients_of(table[whose != "pat-003"], **LAYOUT)
+    tests = pflpipe.clients_of(table[whose.isin(["pat-004", "pat-001"])], **LAYOUT)
+    settings = {"model": "linear", "training": FEW, "device": "cpu"}
+    found = pflpipe.train("fedavg", clients, tests=tests, **settings)
+    own = {row["client"]: row["personal_own"] == row["personal_own"] for row in found.clients}
+    assert [name for name in own if own[name]] == ["pat-001", "pat-004"]
+    assert re.search(r"personal_own [\d.]+ of 2 of 5 clients, personal_common", repr(found))
+    with pytest.raises(DataError, match=r"tests; got .1 people who are not in training.*scores_of"):
+        pflpipe.train("fedavg", clients, tests=pflpipe.clients_of(table, **LAYOUT), **settings)
+    turned = pflpipe.clients_of(table[["sex", *table.columns.drop("sex")]], **LAYOUT)[:2]
+    assert turned.names == ("pat-000", "pat-001")
+    with pytest.raises(DataError, match="tests; got 'other columns"):
+        pflpipe.train("fedavg", clients, tests=turned, **settings)
 
 
 def test_a_target_is_predicted_in_its_own_unit():

@@ -104,6 +104,28 @@ class Clients(list[tuple[np.ndarray, np.ndarray]]):
         super().__init__(shards)
         self.names, self.encoder = tuple(names), encoder
 
+    def __getitem__(self, place: Any) -> Any:
+        """Return the examples of a client, or some clients."""
+        found = super().__getitem__(place)
+        is_part = isinstance(place, slice)
+        return Clients(found, self.names[place], self.encoder) if is_part else found
+
+    def tests_of(self, tests: Clients) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return the test rows of each client, by its id; who has none has no rows.
+
+        Raises:
+            DataError: other columns, or people who are not among the clients.
+        """
+        fits, do = tests.encoder == self.encoder, "give clients_of the same columns and arguments"
+        DataError.unless(fits, "tests", "other columns, classes or words", "those of clients", do)
+        given = dict(zip(tests.names, tests, strict=True))
+        others = sorted(given.keys() - set(self.names))
+        got = f"{len(others)} people who are not in training, such as {others[:1]}"
+        do = "result.scores_of tests people who were not in training"
+        DataError.unless(not others, "tests", got, "people of clients", do)
+        x, y = self[0]
+        return [given.get(name, (x[:0], y[:0])) for name in self.names]
+
 
 def clients_of(
     table: Any,

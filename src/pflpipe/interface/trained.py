@@ -178,8 +178,14 @@ class Trained(Predictor):
 
     @cached_property
     def accuracies(self) -> dict[str, float]:
-        """Mean accuracies over the clients with test examples, in percent, or mean errors."""
+        """Mean accuracies over the clients with training and test examples, in percent, or mean
+        errors."""
         return {name: over_clients(row[name] for row in self.clients) for name in CURVES}
+
+    def _over(self, name: str) -> str:
+        """Return over how many clients a mean is, unless it is over all."""
+        count = sum(row[name] == row[name] for row in self.clients)
+        return f" of {count} of {len(self.clients)} clients" if count < len(self.clients) else ""
 
     def to_frame(self) -> pd.DataFrame:
         """Return the rows of ``clients`` and ``new_clients`` as a pandas DataFrame."""
@@ -192,7 +198,7 @@ class Trained(Predictor):
         entry = self.ledger
         metric = BUILT_IN[self.metric]
         known = {name: value for name, value in self.accuracies.items() if value == value}
-        means = [f"{name} {value:.{metric.digits}f}" for name, value in known.items()]
+        means = [f"{n} {value:.{metric.digits}f}{self._over(n)}" for n, value in known.items()]
         epsilon = f"{round_up(entry.epsilon_central)} at delta {entry.delta}"
         stated = f", stated as {entry.epsilon_nominal}" if entry.epsilon_nominal else ""
         return (
@@ -251,7 +257,7 @@ class Result(Trained):
         self, clients: Any, *, test_fraction: float = 0.2, seed: int = 0
     ) -> list[dict[str, Any]]:
         """Return the accuracies in percent, or errors, for people who took no part in training, one
-        row each: ``personal_new`` of a model that is made of their own rows (docs/privacy.md), and
+        row each: ``personal_new`` of a model that is made of their own rows (docs/data.md), and
         ``global_new``. These are diagnostics.
 
         Args:

@@ -101,8 +101,9 @@ def federation(
         server: the server optimizer, such as ``Server("adam", lr=0.03)``. None: the server adds the
             release.
         hyperparameters: hyper-parameters of a named method; others have their defaults.
-        tests: test examples of each client. None: ``test_fraction`` of its examples, drawn from a
-            separate stream and left out of training.
+        tests: test examples of each client, or ``clients_of`` a table of their test rows. None:
+            ``test_fraction`` of its examples, drawn from a separate stream and left out of
+            training.
         classes: the number of classes K, which a private run needs unless ``model`` is a
             ``Network`` or ``clients_of`` got it. None: K of these, or one more than the largest
             label, at least 2; every smaller label must then occur; 2 for the loss ``binary``.
@@ -152,6 +153,7 @@ def federation(
     ConfigError.unless(not training.augment, "training.augment", got, expected, do)
     if isinstance(clients, Clients):
         classes = _of_table(classes, len(clients.encoder.classes))
+        tests = clients.tests_of(tests) if isinstance(tests, Clients) else tests
     x, y, split = shards.joined(clients, tests, loss, dtype, test_fraction, seed)
     if not allow_large_delta:
         check_delta(privacy.delta, len(clients))
