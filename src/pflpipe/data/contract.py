@@ -320,20 +320,32 @@ def _check_sides(
     lines.append(f"{copies:,} of {len(tested):,} test rows are copies of training rows{whose}")
     if len(trained) == len(tested) and (np.sort(trained) == np.sort(tested)).all():
         warned.append("the test rows are the training rows: no accuracy is one of new rows")
-    elif copies > max(_COPIES * len(tested), 2 * _by_chance(train, test, columns)):
+    elif copies > _COPIES * len(tested) and copies > 2 * _by_chance(train, test, columns):
         warned.append(f"{lines[-1]}: leave out copies")
-    if users is None:
-        return
-    same: dict[bytes, list[str]] = defaultdict(list)
+    if users is not None:
+        twins = _twins(keys, people)
+        first = np.unique(people, return_index=True)[1]
+        names = [" and ".join(str(users[first[person]]) for person in group) for group in twins]
+        lines += [f"people with the same rows: {', '.join(names[:_SHOWN])}"] * bool(twins)
+        count = f"{sum(map(len, twins)):,} people have exactly the rows of another"
+        warned += [f"{count}: they may be one person"] * bool(twins)
+
+
+def _twins(keys: np.ndarray, people: np.ndarray) -> list[list[int]]:
+    """Return groups of people with the same rows, of which each has some that few people have. All
+    who like every joke have the same rows, and are several people."""
     order = np.lexsort((keys, people))
-    for rows in np.split(order, np.cumsum(np.bincount(people))[:-1]):
-        if len(np.unique(keys[rows])) >= _OTHERS:
-            same[keys[rows].tobytes()].append(str(users[rows[0]]))
-    if twins := [names for names in same.values() if len(names) > 1]:
-        shown = ", ".join(" and ".join(names[:_SHOWN]) for names in twins[:_SHOWN])
-        lines.append(f"people with the same rows: {shown}")
-        count = sum(map(len, twins))
-        warned.append(f"{count:,} people have exactly the rows of another: they may be one person")
+    keys, people = keys[order], people[order]
+    is_first = np.r_[True, (np.diff(keys) != 0) | (np.diff(people) != 0)]
+    _, of_key, count = np.unique(keys[is_first], return_inverse=True, return_counts=True)
+    sizes = np.bincount(people)
+    is_rare = count[of_key] <= max(_SHOWN, len(sizes) / 10)
+    rare = np.bincount(people[is_first][is_rare], minlength=len(sizes))
+    ends = np.cumsum(sizes)
+    same: dict[bytes, list[int]] = defaultdict(list)
+    for person in np.flatnonzero(rare >= _OTHERS).tolist():
+        same[keys[ends[person] - sizes[person] : ends[person]].tobytes()].append(person)
+    return [group for group in same.values() if len(group) > 1]
 
 
 def _keys(examples: np.ndarray, labels: np.ndarray) -> np.ndarray:
