@@ -149,4 +149,6 @@ def check(block: Mapping[str, Any]) -> None:
         if form != "folder" and path.is_dir():
             do = "write its rows to one file, with the names of its folders as a column of text"
             raise DataError(str(path), got="a folder", expected="one file", do=do)
-        DataError.unless(exists, f"{path} does not exist", do="mend the path, or make it")
+        do = "join the files of a folder first" if path.exists() else "mend the path, or make it"
+        kind = "folder" if form == "folder" else "file"
+        DataError.unless(exists, f"{path} does not exist as a {kind}", do=do)
