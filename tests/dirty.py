@@ -244,7 +244,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
         "2 columns have the name 'y'",
         "person,y,age,y\n" + BODY.replace("\n", ",no\n"),
     ),
-    "another separator": ("no column 'person'", (HEAD + BODY).replace(",", ";")),
+    "another separator": ("the separator of line 1", (HEAD + BODY).replace(",", ";")),
     "no names": ("no column 'person'", BODY),
     "names alone": ("0 rows with 1 features", HEAD),
     "nothing": ("EmptyDataError", ""),

@@ -87,10 +87,7 @@ def pairs(cases: Mapping[str, dirty.Case]) -> list[tuple[str, str]]:
         (name, source)
         for name, case in cases.items()
         for source in case.sources
-        if not (
-            source == "frame"
-            and (name in both or (" " in case.words[:8] and cases is dirty.FRAMES))
-        )
+        if not (name in both and source == "frame")
     ]
 
 

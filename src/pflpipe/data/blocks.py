@@ -150,5 +150,5 @@ def check(block: Mapping[str, Any]) -> None:
             do = "write its rows to one file, with the names of its folders as a column of text"
             raise DataError(str(path), got="a folder", expected="one file", do=do)
         do = "join the files of a folder first" if path.exists() else "mend the path, or make it"
-        kind = "folder" if form == "folder" else "file"
-        DataError.unless(exists, f"{path} does not exist as a {kind}", do=do)
+        expected = "a folder" if form == "folder" else "a file"
+        DataError.unless(exists, f"{path} does not exist", expected=expected, do=do)

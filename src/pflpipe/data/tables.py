@@ -85,9 +85,9 @@ def _check_lines(path: Path, separator: str, text: str | None) -> None:
         rows = csv.reader(file, delimiter=separator, skipinitialspace=True)
         header = next(rows, [])
         _require_once(filter(None, header))
-        fits = len(header) != 1 or not set(header[0]) & set(";,|\t")
-        expected = "commas in .csv, tabs in .tsv"
-        DataError.unless(fits, f"{path}: the separator of line 1", *header, expected)
+        only = header[0] if len(header) == 1 else ""
+        fits, expected = not set(only) & set(";,|\t"), "commas in .csv, tabs in .tsv"
+        DataError.unless(fits, f"{path}: the separator of line 1", only, expected)
         width, line = len(header), rows.line_num
         for row in rows:
             where, line = f"{path}: line {line + 1}", rows.line_num
