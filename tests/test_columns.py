@@ -187,7 +187,7 @@ def test_texts_beside_numbers_become_their_words_and_columns_are_left_out():
     _, again = prepared("texts_2", made, texts={"note": "words.txt"}, exclude=["id"], **none)
     assert np.array_equal(again.train_images, arrays.train_images)
     line, arrays = prepared("hashed", made, texts={"note": 8}, exclude=["id", "age"], **none)
-    assert line.endswith("features note (words hashed to 8); left out id, age")
+    assert line.endswith("features note (words hashed to 8); left out age, id")
     lengths = np.linalg.norm(arrays.train_images, axis=1)
     assert set(np.round(lengths, 5)) == {0, 1}
     assert len(np.unique(arrays.train_images, axis=0)) == 3
@@ -235,6 +235,16 @@ def test_labels_of_a_table_need_not_be_written_as_their_declaration_is():
     written = [unicodedata.normalize("NFD", names[label]) for label in made["y"]]
     _, composed = prepared("accents", made.assign(y=written), classes=names, **none)
     assert np.array_equal(whole.train_labels, composed.train_labels)
+
+
+def test_the_names_of_columns_may_be_numbers():
+    frame = table()[["person", "y", "age"]]
+    layout = {"classes": 2, "missing": {"age": 30}, "ranges": {"age": [0, 100]}}
+    named = pflpipe.clients_of(frame, user="person", label="y", features=["age"], **layout)
+    frame.columns = [0, 1, 2]
+    layout |= {"missing": {2: 30}, "ranges": {2: [0, 100]}}
+    numbered = pflpipe.clients_of(frame, user=0, label=1, features=[2], **layout)
+    assert all(np.array_equal(x, y) for (x, _), (y, _) in zip(named, numbered, strict=True))
 
 
 def test_a_column_of_pictures_or_lists_is_one_short_line():

@@ -103,6 +103,7 @@ def test_a_table_becomes_a_data_set_by_its_declared_columns(ending, files):
     assert line == (
         "mine: 40 rows of 4 users, 2 classes, 4 features; user person; label y; "
         "features age (10 to 90), city (one of 3)"
+        + "; left out a column without a name" * (ending == "csv")
     )
     people, table = sorted(["7", "007", "Bo", "Ann"]), answers()
     expected = sorted(
@@ -468,7 +469,7 @@ BLOCKS = {
     ),
     "a unit that is no word": (TABLE | {"unit": "dealt client"}, "datasets.mine.unit"),
     "an unknown key": (TABLE | {"usr": "person"}, "datasets.mine: unknown key 'usr'; did you mean"),
-    "no file": ({"user": "person"}, "datasets.mine: a data set; got ['user']; expected either"),
+    "no file": ({"user": "person"}, "datasets.mine: a data set; got ['user']; expected one of"),
     "another format": ({"file": "mine.xlsx"}, "ends in .csv, .tsv, .parquet, .json"),
     "a key of another format": (LEAF | {"size": [8, 8]}, "size is not for .json"),
     "no column of labels": ({"file": "answers.csv"}, "label is missing"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +41,8 @@ _OF_MERGE = re.compile(r"(_x|_y|_left|_right|\.\d+)$")
 """End of the name that pandas gives to a column when another one has its name."""
 _EXACT = {"float16": 2**11, "float32": 2**24}
 """Type of floats -> the whole number up to which they have all; others have those to 2**53."""
+LEFT_OUT = "; left out "
+"""In the line about a table, before the columns that are no features."""
 _MOST_SHOWN = 10
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 _NESTED = (dict, list, tuple, set, bytes, np.ndarray)
@@ -102,7 +104,8 @@ class Layout:
         made: list[_Feature] = []
         undeclared: list[pd.Series] = []
         holes: dict[str, tuple[np.ndarray, str]] = {}
-        for name in self._taken(table, own, problems):
+        taken = self._taken(table, own, problems)
+        for name in taken:
             with problems.at():
                 found = list(self._features(name, table[name], holes))
                 made += found
@@ -120,7 +123,8 @@ class Layout:
         ]
         values = np.concatenate([feature.values for feature in made], axis=1)
         words = ", ".join(feature.words for feature in made)
-        out = f"; left out {', '.join(self.exclude)}" if self.exclude else ""
+        skipped = [name for name in table.columns if name not in (*own, *taken)]
+        out = f"{LEFT_OUT}{some(map(_shown, skipped))}" if skipped else ""
         named = {name: values for feature in made for name, values in feature.numbers.items()}
         return values.astype(np.float32), words + out, named, fitted
 
@@ -263,13 +267,23 @@ def _most_frequent(values: pd.Series) -> float:
     return float(modes.iloc[0]) if len(modes) else np.nan
 
 
+def some(names: Iterable[str]) -> str:
+    """Return a list of names, of many the first ones."""
+    listed = list(names)
+    more = f" and {len(listed) - _MOST_SHOWN} more" if len(listed) > _MOST_SHOWN else ""
+    return ", ".join(listed[:_MOST_SHOWN]) + more
+
+
+def _shown(name: str) -> str:
+    return "a column without a name" if name.startswith(NAMELESS) else name
+
+
 def require_column(table: pd.DataFrame, name: str) -> None:
     """Raise DataError unless a table has a column."""
     if name not in table.columns:
         known = nearest(name, map(str, table.columns))
         if known.startswith("known") and len(table.columns) > _MOST_SHOWN:
-            first = ", ".join(map(str, table.columns[:_MOST_SHOWN]))
-            known = f"known: {first} and {len(table.columns) - _MOST_SHOWN} more"
+            known = f"known: {some(table.columns)}"
         raise DataError(f"no column {name!r}", do=known)
 
 
@@ -367,13 +381,11 @@ def _dates(column: pd.Series) -> pd.Series:
 
 def _refuse_holes(holes: Mapping[str, tuple[np.ndarray, str]]) -> None:
     """Raise DataError that shows what can be declared of missing values."""
-    shown, more = list(holes)[:_MOST_SHOWN], len(holes) - _MOST_SHOWN
-    got = [f"{holes[name][0].sum()} rows, the first {np.argmax(holes[name][0])}" for name in shown]
-    where = ", ".join(f"{name!r} ({rows})" for name, rows in zip(shown, got, strict=True))
-    rules = ", ".join(f"{name}: {holes[name][1]}" for name in shown)
+    rows = {name: (absent.sum(), int(np.argmax(absent))) for name, (absent, _) in holes.items()}
+    where = some(f"{name!r} ({count} rows, the first {row})" for name, (count, row) in rows.items())
+    rules = ", ".join(f"{name}: {rule}" for name, (_, rule) in list(holes.items())[:_MOST_SHOWN])
     ways = f"write missing: {{{rules}}} (or a value, or {INDICATOR}), or leave these rows out"
-    what = f"missing values of {where}{f' and {more} more columns' if more > 0 else ''}"
-    DataError.unless(not holes, what, expected="a value in every row", do=ways)
+    DataError.unless(not holes, f"missing values of {where}", ..., "a value in every row", ways)
 
 
 def _refuse_text(columns: Sequence[pd.Series]) -> None:
@@ -393,9 +405,8 @@ def _refuse_text(columns: Sequence[pd.Series]) -> None:
     ways = {"vocabularies": words, "dates": dates, "texts": texts}
     write = (f"{key}: {{{', '.join(lines[:_MOST_SHOWN])}}}" for key, lines in ways.items() if lines)
     names = [str(column.name) for column in columns]
-    left = ", ".join(names[:_MOST_SHOWN])
-    more = f" and {len(names) - _MOST_SHOWN} more" if len(names) > _MOST_SHOWN else ""
-    what = f"columns of text without a vocabulary: {left}{more}"
+    what = f"columns of text without a vocabulary: {some(names)}"
     expected = "all values that each may have, declared: rows of one person would decide it"
-    do = f"write {', '.join(write)}, or leave them out by exclude: [{left}]"
-    DataError.unless(not names, what, expected=expected, do=f"{do}; see docs/own_files.md")
+    left_out = f"exclude: [{', '.join(names[:_MOST_SHOWN])}]"
+    do = f"write {', '.join(write)}, or leave them out by {left_out}; see docs/own_files.md"
+    DataError.unless(not names, what, expected=expected, do=do)

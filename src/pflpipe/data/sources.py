@@ -156,7 +156,7 @@ def _arrays(
     for side, part in zip(("train", "test"), parts, strict=False):
         raw |= {f"{side}_images": part.examples, f"{side}_labels": part.labels}
         raw |= {} if part.users is None else {f"{side}_users": part.users}
-    if any(part.note != parts[0].note for part in parts):
+    if len({part.note.partition(columns.LEFT_OUT)[0] for part in parts}) > 1:
         raise DataError(block["test"], got="other columns than file", do="write features: [...]")
     if words := block.get("vocabulary"):
         raw["vocabulary"] = np.asarray(size := texts.Tokens(words, block["length"]).size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -163,8 +163,9 @@ def clients_of(
     # Names of columns may be numbers.
     label, target = (None if name is None else str(name) for name in (label, target))
     user = str(user)
-    if layout.get("features"):
-        layout["features"] = list(map(str, layout["features"]))
+    layout = {key: _by_text(declared) for key, declared in layout.items()}
+    for key in layout.keys() & {"features", "exclude"}:
+        layout[key] = list(map(str, layout[key]))
     frame = _frame(table, label, layout)
     part = tables.arrays(frame, user=user, label=label, target=target, **layout)
     do = "write a value or indicator: here nobody knows which rows are test rows"
@@ -217,6 +218,13 @@ def _encoder(
     # As JSON has them, for the model's file.
     plain = json.loads(json.dumps([list(labels), kept], default=lambda value: value.tolist()))
     return Encoder(user, label, target, tuple(plain[0]), plain[1])
+
+
+def _by_text(declared: Any) -> Any:
+    """Return what is declared of columns with their names as text."""
+    if isinstance(declared, Mapping):
+        return {str(name): value for name, value in declared.items()}
+    return declared
 
 
 def _frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame:
