@@ -410,6 +410,23 @@ def test_a_loss_that_does_not_fit_the_labels_of_a_block_is_refused_before_a_job(
     assert re.search(f"training.loss .*{words}", error)
 
 
+def test_missing_values_that_follow_from_a_persons_rows_are_not_dealt(people, ran):
+    block = ROWS | {"missing": {"x": "median"}, "ranges": {"x": [0, 6]}}
+    config = {"studies": ["mine"], "datasets": {"patients": block}}
+    malformed.write(people / "config.yaml", config)
+    (people / "studies").mkdir()
+    dealt = {"kind": "iid", "clients": 5, "users": "ignored"}
+    study = malformed.STUDY | {"dataset": "patients", "partition": dealt}
+    malformed.write(people / "studies/mine.yaml", study)
+    error = ran("validate", code=2).err
+    words = (
+        r"partition.kind iid: missing; got {'x': 'median'}; .*value or indicator in datasets.pat"
+    )
+    assert re.search(words, error)
+    malformed.put("partition", {"kind": "natural"}, "studies/mine.yaml")(people)
+    assert ": ok" in ran("validate").out
+
+
 @pytest.mark.parametrize("dataset", ["wisdm", "femnist", "spi"])
 def test_nor_are_those_of_the_people_in_a_named_data_set(dataset, project, ran):
     malformed.put("dataset", dataset)(project)

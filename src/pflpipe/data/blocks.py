@@ -74,6 +74,13 @@ def has_users(block: Mapping[str, Any]) -> bool:
     return kind(block) not in _TABULAR or "user" in block
 
 
+def is_fitted(block: Mapping[str, Any]) -> bool:
+    """Return whether a person's own rows fill that person's missing values."""
+    missing = block.get("missing")
+    rules = missing.values() if isinstance(missing, dict) else [missing]
+    return any(rule in ("median", "most_frequent") for rule in rules)
+
+
 def labels(block: Mapping[str, Any]) -> tuple[int, bool] | None:
     """Return how many classes a block declares, or numbers to predict, and which of both; None
     where only the rows or a vocabulary tell."""
@@ -139,11 +146,9 @@ def check(block: Mapping[str, Any]) -> None:
         expected = "none, for a folder" if is_copy else "a commit of 40 signs: a branch may move"
         do = f"the history of {block[HUB]} lists them"
         DataError.unless(is_copy == (named is None), "revision", named, expected, do)
-    missing = block.get("missing")
-    rules = set(missing.values()) if isinstance(missing, dict) else {missing}
     do = "write user: as well, or a value or indicator: these follow from a person's own rows"
-    fits = has_users(block) or not {"median", "most_frequent"} & rules
-    DataError.unless(fits, "missing", missing, do=do)
+    fits = has_users(block) or not is_fitted(block)
+    DataError.unless(fits, "missing", block.get("missing"), do=do)
     for path in files(block):
         exists = path.is_dir() if form == "folder" else path.is_file()
         if form != "folder" and path.is_dir():

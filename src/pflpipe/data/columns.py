@@ -250,8 +250,8 @@ def fill(arrays: MutableMapping[str, Any], fitted: Sequence[Fitted]) -> None:
         given = (
             np.where(np.isnan(rows[:, :1]), np.nan, rows.argmax(1)[:, None]) if is_word else rows
         )
-        own = pd.Series(given[:, 0]).groupby(arrays["train_users"])
-        found = own.median() if rule == MEDIAN else own.agg(_most_frequent)
+        own, users = pd.Series(given[:, 0]), arrays["train_users"]
+        found = own.groupby(users).median() if rule == MEDIAN else _most_frequent(own, users)
         for side in ("train", "test"):
             values = found.reindex(arrays[f"{side}_users"]).to_numpy(dtype=float)[:, None]
             if is_word:
@@ -261,10 +261,11 @@ def fill(arrays: MutableMapping[str, Any], fitted: Sequence[Fitted]) -> None:
             images[:, part] = np.where(absent, np.nan_to_num(values), images[:, part])
 
 
-def _most_frequent(values: pd.Series) -> float:
-    """Return the most frequent value, the smallest of several; NaN if there is none."""
-    modes = values.mode()
-    return float(modes.iloc[0]) if len(modes) else np.nan
+def _most_frequent(values: pd.Series, users: np.ndarray) -> pd.Series:
+    """Return the most frequent value of each user, the smallest of several; none of a user without
+    values."""
+    counts = values.groupby([users, values.to_numpy()]).size()  # in ascending order
+    return counts.groupby(level=0).idxmax().map(lambda pair: pair[1])
 
 
 def some(names: Iterable[str]) -> str:

@@ -111,6 +111,12 @@ def _check_data(
     # Distinct combinations only: a study has thousands of cells, but few of these.
     for dataset, made, wanted, model, training in dict.fromkeys(needs):
         header, source = headers[dataset], settings.datasets.get(dataset)
+        if isinstance(source, dict) and blocks.is_fitted(source):
+            # Of dealt clients one's rows would change the features of another.
+            got, do = source["missing"], f"write a value or indicator in datasets.{dataset}.missing"
+            with problems.at(location):
+                what, expected = f"partition.kind {wanted.kind}: missing", "what no row decides"
+                ConfigError.unless(wanted.kind == "natural", what, got, expected, do)
         if header is None and isinstance(source, dict):  # known when the data are made
             with problems.at(location):
                 partition.check_users(wanted, blocks.has_users(source))
