@@ -1,7 +1,7 @@
 """The registry of attacks on the releases of a run.
 
-An attack is a module of this package with a function ``attack``. As one job, it simulates one cell,
-reads what its adversary sees and returns arrays, which are written to
+An attack is a module of this package with a function ``attack(simulation)``. As one job, it
+simulates one cell, reads what its adversary sees and returns arrays by name, which are written to
 ``results/attacks/<attack>/<cell>.npz``. report/attacks makes tables and figures of them. An attack
 needs no trained run, and training imports nothing from here.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +24,6 @@ from pflpipe.methods import registry
 
 if TYPE_CHECKING:
     from pflpipe.simulation.runs import Inputs
-    from pflpipe.simulation.simulation import Simulation
     from pflpipe.study.study_spec import Study
 
 LEAST_CLIENTS = 12
@@ -31,18 +31,11 @@ LEAST_CLIENTS = 12
 is compared with at least two others."""
 
 
-class Attack(Protocol):
-    """The interface of a module of this package."""
-
-    def attack(self, simulation: Simulation) -> dict[str, np.ndarray]:
-        """Return the arrays of an attack on one cell."""
-
-
-def load(name: str) -> Attack:
+def load(name: str) -> ModuleType:
     """Return an attack's module; raise ConfigError with the nearest name."""
     if name not in NAMES:
         raise ConfigError("attack", got=name, do=nearest(name, NAMES))
-    return cast(Attack, importlib.import_module(f"pflpipe.attacks.{name}"))
+    return importlib.import_module(f"pflpipe.attacks.{name}")
 
 
 def lacks(name: str, cell: Cell) -> str:
