@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import types
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -125,6 +126,37 @@ def test_a_damaged_text_is_never_taken_without_a_word(name, ending):
 def test_a_clean_text_gets_no_warning(name):
     Path("mine.csv").write_text(dirty.CLEAN_TEXTS[name], newline="")
     assert said(TEXT | {"file": "mine.csv"})[0] == ""
+
+
+def stand_in(**attributes: object) -> object:
+    """A table of another library."""
+    table = dirty.clean()
+    table["y"] = dirty.is_yes(table)
+    return type("Table", (), {"to_pandas": lambda self: table.copy(), **attributes})()
+
+
+WORDS = {"y": types.SimpleNamespace(names=["no", "yes"]), "age": types.SimpleNamespace()}
+OTHERS = {
+    "a dict of splits": ({"train": dirty.clean()}, "got 'dict'.*one split, such as table.'train'."),
+    "a lazy frame": (object(), r"got 'object'.*collect\(\)"),
+    "a transform": (stand_in(format={"type": "custom"}), "a transform, which would be ignored"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_table_of_another_library_is_never_read_half(name):
+    table, words = OTHERS[name]
+    with pytest.raises(PflpipeError, match=words):
+        pflpipe.clients_of(table, **dirty.LAYOUT)
+
+
+def test_a_column_that_names_its_classes_has_declared_them():
+    layout = {key: value for key, value in dirty.LAYOUT.items() if key != "classes"}
+    named = pflpipe.clients_of(stand_in(features=WORDS), **layout)
+    plain = pflpipe.clients_of(dirty.clean(), **dirty.LAYOUT)
+    for (x, y), (same_x, same_y) in zip(named, plain, strict=True):
+        assert np.array_equal(x, same_x)
+        assert np.array_equal(y, same_y)
 
 
 PICTURES = {"folder": "pictures", "classes": ["cat", "dog"]}
