@@ -34,7 +34,9 @@ def made(
                 part = f"p{count}-{fraction}-{seed}"
                 table = {"train_size": round(100 * (1 - fraction)), "test_size": ROWS}
                 clients = pd.Index([str(client) for client in range(count)], name="client")
-                held[part] = pd.DataFrame(table | {"classes": 2.0, "majority": 500}, index=clients)
+                held[part] = pd.DataFrame(
+                    table | {"classes": 2.0, "majority": 500 + 10 * seed}, index=clients
+                )
                 for index, line in enumerate(LINES):
                     for epsilon in epsilons if line != "local_only" else (None,):
                         own = spread * ((seed + index) % seeds - (seeds - 1) / 2)

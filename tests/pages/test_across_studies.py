@@ -10,9 +10,9 @@ import pytest
 from pages.across_studies import Standing, sentences, shared, table
 from pflpipe.report.statistics import Difference
 
-UP, DOWN = Difference(2.0, 0.5, 3.5, 0.01, 5), Difference(-2.0, -3.5, -0.5, 0.01, 5)
-OPEN = Difference(1.0, -1.0, 3.0, 0.4, 5)
-FEW = Difference(9.0, -math.inf, math.inf, 1.0, 2)
+UP, DOWN = Difference(2.0, 0.5, 3.5, 5), Difference(-2.0, -3.5, -0.5, 5)
+OPEN = Difference(1.0, -1.0, 3.0, 5)
+FEW = Difference(9.0, -math.inf, math.inf, 2)
 WORDS = re.compile(r"\b(best|better|worse)\b")
 
 

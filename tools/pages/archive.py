@@ -28,9 +28,11 @@ covered by no epsilon; a study of people whose records are secret is not to be c
 
 from __future__ import annotations
 
+import gzip
+import json
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -57,7 +59,7 @@ RUN_COLUMNS = (
     *(VALIDATION, "diverged_round", "upload_bytes_per_round", "train_seconds"),
 )
 HELD_COLUMNS = ("client", "train_size", "test_size", "classes", "majority")
-FILE = "runs.parquet"
+FILE, SEARCH = "runs.parquet", "search.json.gz"
 COLUMNS = (*RUN_COLUMNS, *HELD_COLUMNS, "correct", "round", "curve")
 NO_ROWS = -1
 _DIGITS = 4  # of a percentage: a ten-thousandth of a percent point is less than one right answer
@@ -94,6 +96,7 @@ class Archive:
         correct: right answers, clients x cells; NaN where a client has no test rows.
         held: by id of the partition, ``HELD_COLUMNS`` by client.
         curves: percent, rounds x cells; NaN where a run was not evaluated.
+        searched: by cell the epsilon of its run and of its search together, where that is known.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Archive:
     correct: pd.DataFrame
     held: Mapping[str, pd.DataFrame]
     curves: pd.DataFrame
+    searched: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def percent(self) -> pd.DataFrame:
@@ -328,12 +332,41 @@ def read(folder: Path) -> Archive:
         pd.concat(correct, axis=1, sort=False),
         held,
         pd.concat(curves, axis=1, sort=False).sort_index(),
+        _searched(folder / SEARCH),
     )
     for text, said, counted in _differing(found):
         raise DataError(
             f"{folder}: {text}", got=said, expected=f"{counted}, as its counts have it", do=again
         )
     return found
+
+
+def with_lent(study: Archive, others: Iterable[Archive]) -> Archive:
+    """Return a study with the methods without rounds that it lacks, from studies whose runs have
+    exactly its splits: the same people, rows and seeds."""
+    splits = set(study.runs["partition"])
+    for other in others:
+        missing = ~other.runs["method"].isin(study.runs["method"])
+        rows = other.runs[(other.runs["rounds"] == 1) & missing]
+        if set(other.runs["partition"]) == splits and len(rows):
+            cells = list(rows["cell"])
+            measured = {name: other.about.measured[name] for name in rows["method"]}
+            study = replace(
+                study,
+                about=replace(study.about, measured=study.about.measured | measured),
+                runs=pd.concat([study.runs, rows], ignore_index=True),
+                correct=pd.concat([study.correct, other.correct[cells]], axis=1),
+                curves=pd.concat([study.curves, other.curves[cells]], axis=1).sort_index(),
+            )
+    return study
+
+
+def _searched(file: Path) -> dict[str, float]:
+    if not file.is_file():
+        return {}
+    lines = json.loads(gzip.decompress(file.read_bytes()))["lines"]
+    known = ((line.get("rows", ()), line["chosen"]["epsilon_with_search"]) for line in lines)
+    return {cell: epsilon for cells, epsilon in known if epsilon is not None for cell in cells}
 
 
 def majority(study: Archive) -> list[float]:

@@ -1,12 +1,12 @@
 """The map: where private personalization pays, from a study at several numbers of people and of
 rows a person.
 
-A region is one number of people, of rows, and one budget. It has the verdict of panel.py, about the
-personal model that stands first there.
+A region is one number of people, of rows, and one budget. It has a verdict of report/verdicts.py.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,23 +19,24 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from pages import wording
-from pages.panel import DOES_NOT, PAYS, Panel, Verdict, released_by
+from pages.panel import Panel
 from pflpipe.files import atomic
-from pflpipe.report import sentences
-from pflpipe.report.comparison import MAIN
+from pflpipe.report import sentences, verdicts
+from pflpipe.report.comparison import ALONE, MAIN
 from pflpipe.report.figures import style
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.statistics import Difference
+from pflpipe.report.verdicts import CONSTANT, DOES_NOT, PAYS, RELEASED, Verdict
 
 FIGURE = "map.png"
 WIDTH, COLOURS = 1340, 48
 """Of a committed figure: the largest width in pixels, and how many colours it has."""
-_RIVALS = {"alone": "over alone", "released": "over released"}
+_RIVALS = {"a": "over (a)", "b": "over (b)"}
 _LOOKS = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."), ("v", (0, (6, 2, 1, 2, 1, 2))))
 _LEGEND = (
-    "what to do. A method: personalization pays, train it. Alone: learn alone. Released: use the "
-    "released model of that method, untouched. ?: undecided; that is the better rival, or run more "
-    "seeds."
+    "what to do. A method: personalization pays, train it. Alone: learn alone. Own constant: "
+    "say what you say most. Released: use the released model of that method, untouched. ?: "
+    "undecided; use that, or run more seeds."
 )
 _APART = 1.07
 """Factor between the marks of neighbouring lines at one number of people."""
@@ -52,11 +53,9 @@ def advice(panel: Panel) -> str:
 def _deed(verdict: Verdict) -> str:
     if verdict.word == PAYS:
         return f"personalization pays: train {verdict.group.label}"
-    # Where the seeds do not separate them, learning alone is first: it costs no privacy.
-    shared = verdict.apart.sign > 0
-    other = f"use {released_by(verdict.rival)}" if shared else "learn alone"
     if verdict.word == DOES_NOT:
-        return f"personalization does not pay: {other}"
+        return f"personalization does not pay: {verdicts.instead(verdict)}"
+    other = verdicts.instead(verdict)
     return f"it is undecided whether personalization pays: {other}, or run more seeds"
 
 
@@ -75,8 +74,10 @@ def matrix(found: Sequence[Panel]) -> str:
 def _short(verdict: Verdict) -> str:
     if verdict.word == PAYS:
         return verdict.group.label
-    other = f"released {verdict.rival.label}" if verdict.apart.sign > 0 else "alone"
-    return other if verdict.word == DOES_NOT else f"{other}?"
+    line = verdict.instead
+    label = {ALONE: "alone", CONSTANT: "own constant"}.get(line.group.label, line.group.label)
+    name = f"released {label}" if line.column == RELEASED else label
+    return name if verdict.word == DOES_NOT else f"{name}?"
 
 
 def table(found: Sequence[Panel]) -> pd.DataFrame:
@@ -90,10 +91,13 @@ def table(found: Sequence[Panel]) -> pd.DataFrame:
             "verdict": one.word,
             "personal model": one.group.label,
             "its accuracy": one.group.text(MAIN),
-            "to alone": wording.number(one.alone),
-            "rival (b)": one.rival.label,
-            "to released": wording.number(one.released),
-            "seeds": str(one.alone.seeds),
+            "rival (a)": one.beside["a"][0].group.label,
+            "to (a)": wording.number(one.beside["a"][1]),
+            "rival (b)": one.beside["b"][0].group.label if "b" in one.beside else "–",
+            "to (b)": wording.number(one.beside["b"][1]) if "b" in one.beside else "–",
+            "instead": _short(dataclasses.replace(one, word=DOES_NOT)),
+            "collapsed": "; ".join(verdicts.fallen(one)) or "–",
+            "seeds": str(one.beside["a"][1].seeds),
         }
         for panel in found
         for budget, one in panel.verdicts.items()
@@ -121,9 +125,9 @@ def _figure(found: Sequence[Panel]) -> Figure:
     verdicts = [(panel, panel.verdicts) for panel in found]
     budgets = list(dict.fromkeys(budget for _, parts in verdicts for budget in parts))
     heading = (
-        "Gain of the first personal model over learning alone (left) and over the best released "
-        "model (right), in percent points, with 95 % intervals over seeds. Filled: personalization "
-        "pays. By rows a person."
+        "Gain of the first personal model over the better of learning alone and the own constant "
+        "(left) and over the best released model (right), in percent points, with simultaneous "
+        "95 % intervals. Filled: personalization pays. By rows a person."
     )
     shape = (len(budgets), len(_RIVALS))
     figure, grid = style.panels(
@@ -159,8 +163,9 @@ def _curves(axes: Axes, regions: Sequence[tuple[Panel, Verdict]], rival: str) ->
         marker, dashes = _LOOKS[index % len(_LOOKS)]
         look: Any = {"color": style.STRONG[index % len(style.STRONG)], "linestyle": dashes}
         shift = _APART ** (index - (len(kinds) - 1) / 2)
+        members = [(panel, one) for panel, one in members if rival in one.beside]
         at = [panel.people * shift for panel, _ in members]
-        gains: list[Difference] = [getattr(one, rival) for _, one in members]
+        gains: list[Difference] = [one.beside[rival][1] for _, one in members]
         ends = np.array([[one.low, one.high] for one in gains]).T
         ends[~np.isfinite(ends)] = np.nan  # too few seeds
         means = [one.mean for one in gains]

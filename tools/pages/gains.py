@@ -14,12 +14,17 @@ import pandas as pd
 
 from pages.archive import Archive, is_new
 
-THIRDS = {"size": ("few", "some", "many"), "classes": ("narrow", "middle", "broad")}
+PARTS = {
+    "size": ("fewest", "few", "some", "many", "most"),
+    "classes": ("narrow", "middle", "broad"),
+}
 GAINS = (
-    *("above", "below", "net"),
-    *(f"{kind}_{third}" for kind, thirds in THIRDS.items() for third in thirds),
+    *("above", "below", "net", "worse"),
+    *(f"{kind}_{part}" for kind, parts in PARTS.items() for part in parts),
     "new",
 )
+CHANCE = 1.645
+"""Standard errors by which one of twenty people is worse off where nobody is."""
 
 
 def gains(study: Archive, alone: pd.DataFrame) -> pd.DataFrame:
@@ -28,10 +33,12 @@ def gains(study: Archive, alone: pd.DataFrame) -> pd.DataFrame:
 
     ``above``, ``below``: share of the clients in training with test rows, in percent, whose
     personal model has more, or fewer, of them right than their model alone; ``net`` is above less
-    below. ``size_few`` ... ``size_many``: mean gain in percent points of the clients with the
-    fewest examples to train with, a third, and so on; ``classes_narrow`` ...: the same by the
-    effective number of classes (archive.py), the measure of skew. ``new``: mean gain of the
-    clients who were not in training, over what they learn alone.
+    below. ``worse``: share of those who have fewer by more than ``CHANCE`` standard errors of the
+    difference on their own test rows. ``size_fewest`` ... ``size_most``: mean gain in percent
+    points of the clients with the fewest examples to train with, a fifth, and so on;
+    ``classes_narrow`` ...: the same in thirds by the effective number of classes (archive.py), the
+    measure of skew. ``new``: mean gain of the clients who were not in training, over what they
+    learn alone.
 
     Args:
         study: what was committed.
@@ -45,13 +52,14 @@ def gains(study: Archive, alone: pd.DataFrame) -> pd.DataFrame:
         other = partner.get((run.seed, run.partition))
         found = dict.fromkeys(GAINS, math.nan)
         if other is not None:
-            gain = (study.percent[run.cell] - study.percent[other]).to_numpy()
-            found |= dict(_of_run(gain, held[str(run.partition)]))
+            both = study.percent[[run.cell, other]].to_numpy()
+            found |= dict(_of_run(both, held[str(run.partition)]))
         rows[run.cell] = found
     return pd.DataFrame.from_dict(rows, orient="index", columns=list(GAINS))
 
 
-def _of_run(gain: np.ndarray, held: pd.DataFrame) -> Iterator[tuple[str, float]]:
+def _of_run(both: np.ndarray, held: pd.DataFrame) -> Iterator[tuple[str, float]]:
+    gain = both[:, 0] - both[:, 1]
     tested, new = ~np.isnan(gain), is_new(held)
     in_training = tested & ~new
     own, strangers = gain[in_training], gain[tested & new]
@@ -61,18 +69,24 @@ def _of_run(gain: np.ndarray, held: pd.DataFrame) -> Iterator[tuple[str, float]]
         return
     above, below = 100 * float((own > 0).mean()), 100 * float((own < 0).mean())
     yield from (("above", above), ("below", below), ("net", above - below))
+    ours, alone = both[in_training].T
+    # Rows that one model has right and the other wrong, as often as if they were independent.
+    apart = ours * (100 - alone) + alone * (100 - ours)
+    error = np.sqrt(apart / held["test_size"].to_numpy(float)[in_training])
+    yield "worse", 100 * float((own < -CHANCE * error).mean())
     for kind, column in (("size", "train_size"), ("classes", "classes")):
         values = held[column].to_numpy(float)[in_training]
-        for third, members in zip(THIRDS[kind], _thirds(values), strict=True):
+        for part, members in zip(PARTS[kind], _parts(values, len(PARTS[kind])), strict=True):
             if members.any():
-                yield f"{kind}_{third}", float(own[members].mean())
+                yield f"{kind}_{part}", float(own[members].mean())
 
 
-def _thirds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return who is in the lower, the middle and the upper third; clients that are alike are in one
-    group, so that groups differ in size, or are empty."""
-    low, high = np.quantile(values, [1 / 3, 2 / 3])
-    return values <= low, (values > low) & (values <= high), values > high
+def _parts(values: np.ndarray, number: int) -> Iterator[np.ndarray]:
+    """Yield who is in each of several equal parts, the lowest values first; clients that are alike
+    are in one part, so that parts differ in size, or are empty."""
+    ends = np.quantile(values, np.arange(1, number) / number)
+    place = np.searchsorted(ends, values)
+    yield from (place == part for part in range(number))
 
 
 def curve(study: Archive, rows: pd.DataFrame) -> pd.Series[float]:

@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from pages import across_studies, archive, blocks, gain_map, wording
+from pages import across_studies, archive, blocks, gain_map, gains, wording
 from pages.gains import cost, curve
-from pages.panel import RELEASED, Panel, Section, released_by, untouched
+from pages.panel import Panel, Section
 from pflpipe.report import comparison, sentences, statistics
 from pflpipe.report.comparison import ALONE, OPEN, PLAIN, Group, epsilon_text, finite, over_seeds
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.statistics import Difference
+from pflpipe.report.verdicts import RELEASED, Line, untouched
 from pflpipe.study.settings import NO_PRIVACY
 
 FIGURE, TABLE = "privacy_utility.png", "table.csv"
@@ -40,9 +41,10 @@ COLUMNS = (
     f"to {PLAIN}",
     "global own",
 )
-THIRDS = {
-    **{f"examples, {third}": f"size_{third}" for third in ("few", "some", "many")},
-    **{f"classes, {third}": f"classes_{third}" for third in ("narrow", "middle", "broad")},
+PARTS = {
+    f"{name}, {part}": f"{kind}_{part}"
+    for kind, name in (("size", "examples"), ("classes", "classes"))
+    for part in gains.PARTS[kind]
 }
 """Columns of the table, and those of gains.py."""
 
@@ -64,13 +66,13 @@ def lines(panel: Panel) -> dict[Group, dict[str, str]]:
             "to released": section.beside(rival),
             f"to {PLAIN}": section.against(plain),
         }
-        gains: dict[str, dict[Group, Difference]] = {}
+        gained: dict[str, dict[Group, Difference]] = {}
         if panel.alone is not None:
-            gains = {
+            gained = {
                 "net": section.gain("net"),
                 "worst tenth": section.against(panel.alone, "personal_own_worst_decile"),
                 "new": section.gain("new"),
-                **{name: section.gain(column) for name, column in THIRDS.items()},
+                **{name: section.gain(column) for name, column in PARTS.items()},
             }
         for group in section.groups:
             first, last = ranks.get(group, (0, 0))
@@ -89,9 +91,10 @@ def lines(panel: Panel) -> dict[Group, dict[str, str]]:
                 "n": str(len(group.rows)),
                 "above": group.text("above") if personal else "–",
                 "below": group.text("below") if personal else "–",
+                "worse": group.text("worse") if personal else "–",
                 **{
                     name: _number(differences if personal else {}, group)
-                    for name, differences in gains.items()
+                    for name, differences in gained.items()
                 },
                 "new, global": group.text("global_new") if personal else "–",
                 **_costs(panel, group, target),
@@ -156,17 +159,18 @@ def said(panel: Panel) -> Iterator[str]:
     budgets = [*panel.certified]
     ends = {budget: panel.certified[budget] for budget in (*budgets[:1], *budgets[-1:])}
     shown = (*ends, NO_PRIVACY)
-    yield from sentences.compared([one for one in panel.groups if one.budget in shown])
+    of_groups = panel.of_groups
+    yield from sentences.compared([one for one in panel.groups if one.budget in shown], of_groups)
     parts = {}
     for budget, section in ends.items():
         rival = panel.released(budget)
         if rival is not None:
             beside = {group.name: one for group, one in section.beside(rival).items()}
-            parts[budget] = sentences.against(beside, f"{released_by(rival)}, untouched")
+            parts[budget] = sentences.against(beside, f"{Line(rival, RELEASED).name}, untouched")
     yield sentences.each_budget(parts)
     groups = {budget: section.groups for budget, section in ends.items()}
     name = f"DP-FedAvg, fine-tuned ({PLAIN})"
-    yield sentences.over(groups, lambda budget: panel.find(budget, PLAIN), name)
+    yield sentences.over(groups, lambda budget: panel.find(budget, PLAIN), name, of_groups)
     if ends:
         yield from _of_the_leader(panel, ends[budgets[-1]])
     yield from sentences.claims_that_fail([one for one in panel.groups if one.budget in shown])
@@ -179,7 +183,8 @@ def _of_the_leader(panel: Panel, section: Section) -> Iterator[str]:
         worst = section.against(panel.alone, "personal_own_worst_decile")[leader]
         parts = [
             f"with {name}, {leader.mean('above'):.0f} % of the clients score above what they "
-            f"reach alone and {leader.mean('below'):.0f} % below it",
+            f"reach alone, {leader.mean('below'):.0f} % below it, and "
+            f"{leader.mean('worse'):.0f} % below it by more than chance",
             f"the worst tenth of its clients is {wording.verdict(worst)} that of learning alone, "
             f"{wording.number(worst)}",
         ]
@@ -240,11 +245,6 @@ def _notes(panel: Panel) -> Iterator[str]:
         yield "† Diverged in at least one seed; its scores are counted as they are."
     if same := dict.fromkeys(one.label for one in panel.groups if untouched(one)):
         yield f"Not personal, but the released model for everybody: {', '.join(same)}."
-    if panel.by_rule:
-        yield (
-            "This study kept no validation scores of released models, so that (b) could not be "
-            f"chosen among methods: it is the one of {PLAIN}, by rule."
-        )
 
 
 def write(found: Sequence[Panel], folder: Path) -> str:
@@ -274,7 +274,7 @@ def write(found: Sequence[Panel], folder: Path) -> str:
             *shown,
             *parts,
             *filter(None, [wording.escaped(about.description)]),
-            wording.escaped(about.caption.removeprefix(about.title).strip()),
+            wording.escaped(about.caption.removeprefix(about.title).lstrip(". ")),
             _measured(about.measured.values()),
             f"<!-- table: {where} -->",
             f"{about.runs}\n",

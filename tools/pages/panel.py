@@ -1,11 +1,8 @@
 """What competes on the pages of results: the lines of a study at one number of people and of rows,
-with three rivals of personal models.
+with the verdicts of pflpipe (report/verdicts.py).
 
-(a) Learning alone. (b) The best released model of any certified method, tested untouched on the
-clients' own rows; it is chosen on validation rows (archive.py). A study without validation scores
-of released models has DP-FedAvg's by rule. (c) DP-FedAvg, fine-tuned by every client.
-
-Personalization pays where a personal model beats (a) and (b).
+A person's own constant answer is a line of every study: what always saying the majority class of
+one's training examples has right follows from what the archive keeps.
 """
 
 from __future__ import annotations
@@ -16,48 +13,24 @@ from functools import cached_property
 
 import pandas as pd
 
-from pages.archive import SETTING, VALIDATION, Archive, is_new
+from pages.archive import SETTING, Archive, is_new
 from pages.gains import gains
-from pflpipe.report import comparison, statistics
-from pflpipe.report.comparison import ALONE, MAIN, PLAIN, Group, finite
-from pflpipe.report.statistics import Contest, Difference
-from pflpipe.study.settings import NO_PRIVACY
-
-RELEASED = "global_own"
-"""The column of (b)."""
-MARGIN = 1.0
-"""Percent points; a gain that is smaller for certain does not pay."""
-PAYS, DOES_NOT, UNDECIDED = "pays", "does not pay", "undecided"
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Whether personalization pays at one budget.
-
-    Attributes:
-        word: ``PAYS`` if the intervals of some personal model against (a) and (b) lie above 0,
-            ``DOES_NOT`` if every one has an interval against (a) or (b) that ends below
-            ``MARGIN``, else ``UNDECIDED``.
-        group: the personal model with the largest mean; among those that pay, where some do.
-        alone, released: its differences to (a) and (b).
-        rival: (b).
-        apart: (b) beside (a), which tells a reader what to do where personalization does not pay.
-    """
-
-    word: str
-    group: Group
-    alone: Difference
-    released: Difference
-    rival: Group
-    apart: Difference
+from pflpipe.report import comparison, statistics, verdicts
+from pflpipe.report.comparison import ALONE, MAIN, PLAIN, Group
+from pflpipe.report.statistics import Contest, Difference, People
+from pflpipe.report.verdicts import CONSTANT, RELEASED, Line, Verdict, untouched
+from pflpipe.study.settings import NO_PRIVACY, round_up
 
 
 @dataclass(frozen=True)
 class Section:
     """The groups of one budget and one claim, the largest mean first; their rows are those of
-    ``Archive.runs``, with ``GAINS`` beside them."""
+    ``Archive.runs``, with ``GAINS`` beside them. ``people``: of lines, see verdicts.py;
+    ``of_groups``: of their personal models."""
 
     groups: list[Group]
+    people: People
+    of_groups: People
 
     @property
     def budget(self) -> str:
@@ -72,7 +45,7 @@ class Section:
     @cached_property
     def contest(self) -> Contest | None:
         """Who may be the best."""
-        return comparison.contest(self.groups)
+        return comparison.contest(self.groups, people=self.of_groups)
 
     @property
     def best(self) -> frozenset[Group]:
@@ -81,7 +54,8 @@ class Section:
 
     def against(self, baseline: Group | None, column: str = MAIN) -> dict[Group, Difference]:
         """Return the differences to a baseline in the same column."""
-        return comparison.against(self.groups, baseline, column)
+        known = self.of_groups if column == MAIN else None
+        return comparison.against(self.groups, baseline, column, known)
 
     def beside(self, rival: Group | None) -> dict[Group, Difference]:
         """Return the differences of personal models to the untouched released model of ``rival``.
@@ -89,17 +63,16 @@ class Section:
         if rival is None:
             return {}
         personal = [one for one in self.groups if not untouched(one)]
-        return statistics.against(comparison.table(personal), rival.values(RELEASED))
+        return statistics.against(
+            comparison.table(personal),
+            rival.values(RELEASED),
+            lambda group: self.people(Line(group), Line(rival, RELEASED)),
+        )
 
     def gain(self, column: str) -> dict[Group, Difference]:
         """Return a column of ``GAINS`` beside 0, for the groups that have it."""
         own = comparison.table(self.groups, column).dropna(axis=1, how="all")
         return statistics.against(own, pd.Series(0.0, index=own.index))
-
-
-def untouched(group: Group) -> bool:
-    """Return whether the personal model of every client is the released one."""
-    return bool((group.values(MAIN) == group.values(RELEASED)).all())
 
 
 class Panel:
@@ -108,10 +81,12 @@ class Panel:
     def __init__(self, study: Archive, runs: pd.DataFrame) -> None:
         self.study = study
         lines = runs.groupby(["budget", "claim", "line"], sort=False)
-        groups = [Group(str(label), str(budget), rows) for (budget, _, label), rows in lines]
-        self.sections = [Section(section) for section in comparison.sections(groups)]
-        self.groups = [group for section in self.sections for group in section.groups]
+        self.groups = [Group(str(label), str(budget), rows) for (budget, _, label), rows in lines]
         self.alone = self.find(NO_PRIVACY, ALONE)
+        self.constant = self._constant()
+        self.people_of = self._people()
+        sections = comparison.sections(self.groups)
+        self.sections = [Section(one, self.people_of, self.of_groups) for one in sections]
         self.people = int(runs["clients"].iloc[0])
         self.test_fraction = float(runs["test_fraction"].iloc[0])
         partitions = [study.held[str(name)] for name in runs["partition"].unique()]
@@ -133,6 +108,15 @@ class Panel:
         each = f"{self.rows} rows each and messages of {self.numbers} numbers"
         return f"{self.people:,} people with {each}"
 
+    def of_groups(self, ours: Group, theirs: Group) -> float:
+        """Return the variance over people of the difference of personal models (verdicts.py)."""
+        return self.people_of(Line(ours), Line(theirs))
+
+    def with_search(self, group: Group) -> str:
+        """Return the epsilon of a group's run and of its search together; ``–`` if unknown."""
+        epsilon = self.study.searched.get(str(group.rows["cell"].iloc[0]))
+        return "–" if epsilon is None else round_up(epsilon)
+
     def find(self, budget: str, label: str) -> Group | None:
         """Return a group; None if there is none."""
         return comparison.find(self.groups, label, budget)
@@ -142,39 +126,58 @@ class Panel:
         """The certified sections by budget, the largest budget last."""
         return {one.budget: one for one in self.sections if one.claim == "certified"}
 
-    @property
-    def by_rule(self) -> bool:
-        """Whether (b) could not be chosen."""
-        return bool(self.study.runs[VALIDATION].isna().all())
-
     def released(self, budget: str) -> Group | None:
-        """Return (b), whose ``RELEASED`` is the rival; None if the study has none."""
-        groups = self.certified[budget].groups if budget in self.certified else []
-        known = [one for one in groups if finite(one.rows[VALIDATION])]
-        if known:
-            return max(known, key=lambda group: group.mean(VALIDATION))
-        return self.find(budget, PLAIN)
+        """Return the group of the strongest released model; None if the study has none."""
+        verdict = self.verdicts.get(budget)
+        return verdict.beside["b"][0].group if verdict and "b" in verdict.beside else None
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        """Whether personalization pays, by budget; nothing for budgets without (a) or (b)."""
-        found = ((budget, self._verdict(budget)) for budget in self.certified)
-        return {budget: one for budget, one in found if one}
+        """Whether personalization pays, by budget; nothing for budgets without rivals."""
+        none = [one for one in (self.alone, self.constant) if one]
+        found = {
+            budget: verdicts.judge([*section.groups, *none], self.people_of)
+            for budget, section in self.certified.items()
+        }
+        return {budget: one for budget, one in found.items() if one}
 
-    def _verdict(self, budget: str) -> Verdict | None:
-        section, rival = self.certified[budget], self.released(budget)
-        if self.alone is None or rival is None:
-            return None
-        alone, released = section.against(self.alone), section.beside(rival)
-        both = {one: (alone[one], released[one]) for one in section.groups if one in released}
-        if not both:
-            return None
-        paying = [one for one, pair in both.items() if min(each.low for each in pair) > 0]
-        hopeless = all(min(each.high for each in pair) < MARGIN for pair in both.values())
-        word = PAYS if paying else DOES_NOT if hopeless else UNDECIDED
-        first = next(iter(paying or both))
-        apart = statistics.paired(rival.values(RELEASED), self.alone.values(MAIN))
-        return Verdict(word, first, *both[first], rival, apart)
+    def _constant(self) -> Group | None:
+        """Return the line of the own constant, if the study has none, at the seeds of (a)."""
+        if self.alone is None or self.find(NO_PRIVACY, CONSTANT):
+            return self.find(NO_PRIVACY, CONSTANT)
+        means = [float(self._majority(str(one)).mean()) for one in self.alone.rows["partition"]]
+        rows = self.alone.rows.assign(method=CONSTANT, line=CONSTANT, **{MAIN: means})
+        return Group(CONSTANT, NO_PRIVACY, rows)
+
+    def _majority(self, partition: str) -> pd.Series[float]:
+        held = self.study.held[partition]
+        held = held[~is_new(held)]
+        return 100 * held["majority"] / held["test_size"]
+
+    def _people(self) -> People:
+        """Return what the archive knows of single people: of personal models, and of released ones
+        that are the personal ones of a line."""
+        inside = {name: held.index[~is_new(held)] for name, held in self.study.held.items()}
+        known: dict[Line, dict[int, pd.Series[float]]] = {
+            Line(group): {
+                row["seed"]: self.study.percent.loc[inside[row["partition"]], row["cell"]]
+                for row in group.rows.to_dict("records")
+            }
+            for group in self.groups
+        }
+        for group in filter(untouched, self.groups):
+            known[Line(group, RELEASED)] = known[Line(group)]
+        if self.constant is not None:
+            known[Line(self.constant)] = {
+                row["seed"]: self._majority(row["partition"])
+                for row in self.constant.rows.to_dict("records")
+            }
+        seeds = sorted(set.intersection(*(set(one) for one in known.values())))
+        runs = [
+            pd.DataFrame([one[seed] for one in known.values()]).dropna(axis=1) for seed in seeds
+        ]
+        pool = max(len(one) for one in self.study.held.values())
+        return verdicts.people([*known], [one.to_numpy() for one in runs], pool)
 
 
 def panels(study: Archive) -> Sequence[Panel]:
@@ -182,8 +185,3 @@ def panels(study: Archive) -> Sequence[Panel]:
     alone = study.runs[study.runs["line"] == ALONE]
     runs = study.runs.join(gains(study, alone), on="cell")
     return [Panel(study, part) for _, part in runs.groupby(list(SETTING), dropna=False)]
-
-
-def released_by(group: Group) -> str:
-    """Return the name of a rival (b)."""
-    return f"the released model of {group.label}"

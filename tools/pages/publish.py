@@ -71,7 +71,7 @@ def _export_compared(study: Study, project: Project, docs: Path) -> Path:
     archive.export(study, folder, project.settings.data_dir, target, told, runs)
     if (chosen := project.outline(study.name).choices(folder)).is_file():
         packed = gzip.compress(chosen.read_bytes(), mtime=0)
-        (target / "search.json.gz").write_bytes(packed)
+        (target / archive.SEARCH).write_bytes(packed)
     found = archive.read(target)
     if not found.about.missing and len(found.runs[list(archive.SETTING)].drop_duplicates()) == 1:
         _draw(study, found.runs, project, target / "privacy_utility.png")

@@ -1,22 +1,25 @@
 """docs/results.md: what the finished studies say, for somebody who has read nothing else, written
 from ``docs/results/`` alone (archive.py).
 
-The map comes first (gain_map.py), then the verdict of every study at every budget (panel.py), then
-what several studies say together (across_studies.py). Every study has a page of its own
-(one_study.py). What explains the numbers stands in blocks that are written by hand (blocks.py).
+The map comes first (gain_map.py), then the verdict of every study at every budget
+(report/verdicts.py), then what several studies say together (across_studies.py). Every study has a
+page of its own (one_study.py). What explains the numbers stands in blocks that are written by hand
+(blocks.py).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pages import across_studies, archive, blocks, gain_map, one_study, wording
+from pages import across_studies, archive, blocks, gain_map, gains, one_study, wording
 from pages.archive import Archive
 from pages.panel import Panel, panels
 from pflpipe.files import write_text
 from pflpipe.report.comparison import PLAIN
 from pflpipe.report.render_table import Entry, Table, markdown
+from pflpipe.report.statistics import Difference
 
 ACROSS = "across_studies"
 
@@ -34,7 +37,8 @@ def write(docs: Path) -> list[Path]:
     if not folders:
         return []
     studies = sorted(map(archive.read, folders), key=lambda study: -len(study.runs))
-    found = {study.name: panels(study) for study in studies if not study.about.missing}
+    whole = [study for study in studies if not study.about.missing]
+    found = {study.name: panels(archive.with_lent(study, whole)) for study in whole}
     texts = {f"{name}.md": one_study.write(parts, root / name) for name, parts in found.items()}
     single = {name: parts[0] for name, parts in found.items() if len(parts) == 1}
     standings = {name: one_study.standings(panel) for name, panel in single.items()}
@@ -90,21 +94,36 @@ def _studies(found: dict[str, Panel]) -> Iterator[str]:
         f"- {wording.escaped(name)}: {_link(panel.study)} {panel.setting}."
         for name, panel in found.items()
     )
-    header = ("study", "budget", "verdict", "personal model", "to alone", "rival (b)")
+    header = (
+        *("study", "budget", "with search", "verdict", "personal model", "rival (a)", "to (a)"),
+        *("rival (b)", "to (b)", "other rivals", "worse off", "gain by fifth of rows"),
+    )
     rows = tuple(tuple(_verdicts(name, panel)) for name, panel in found.items())
     caption = (
         "of each study and budget the personal model that stands first (the largest mean, among "
-        "those that pay where some do), beside (a) and (b)."
+        "those that pay where some do), beside the strongest rival of each kind."
     )
     name = "does personalization pay?"
-    yield markdown(Table(name, caption, (), (*header, "to released"), rows, labels=1)).strip()
+    yield markdown(Table(name, caption, (), header, rows, labels=1)).strip()
 
 
 def _verdicts(name: str, panel: Panel) -> Iterator[tuple[Entry, ...]]:
     for budget, one in panel.verdicts.items():
-        rival = one.rival.label + ", by rule" * panel.by_rule
-        texts = [name, budget, one.word, one.group.label, wording.number(one.alone), rival]
-        yield tuple(map(Entry, [*texts, wording.number(one.released)]))
+        beside = {kind: (line.group.label, one) for kind, (line, one) in one.beside.items()}
+        known = [text for kind in "ab" for text in _rival(beside.get(kind))]
+        others = [" ".join(_rival(beside[kind])) for kind in "cd" if kind in beside]
+        parts = [one.group.mean(f"size_{part}") for part in gains.PARTS["size"]]
+        worse = one.group.mean("worse")
+        texts = [
+            *(name, budget, panel.with_search(one.group), one.word, one.group.label, *known),
+            *(", ".join(others) or "not in the study", f"{worse:.0f} %" if worse >= 0 else "–"),
+            ", ".join(f"{part:+.1f}" for part in parts if math.isfinite(part)),
+        ]
+        yield tuple(map(Entry, texts))
+
+
+def _rival(found: tuple[str, Difference] | None) -> tuple[str, str]:
+    return ("–", "–") if found is None else (found[0], wording.number(found[1]))
 
 
 def _together(found: across_studies.Standings) -> Iterator[str]:

@@ -22,7 +22,7 @@ from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric
 from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
-from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference
+from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference, People
 from pflpipe.study.metrics import BEST_ROUND, columns
 from pflpipe.study.settings import NO_PRIVACY, layout, round_up
 from pflpipe.study.study_spec import Study
@@ -38,7 +38,7 @@ MAIN = "personal_own"
 """The metric that groups are ranked by."""
 BOLD_WORDS = (
     "not distinguishable from the best: with 95 % confidence the line that is truly best is among "
-    f"those in bold (paired differences over seeds); with fewer than {MIN_SEEDS} seeds, or where "
+    f"those in bold (differences over seeds); with fewer than {MIN_SEEDS} seeds, or where "
     "the seeds separate nothing, nothing is bold"
 )
 BEST_ROUND_WORDS = "best round, chosen on test data (optimistic)"
@@ -214,10 +214,12 @@ def table(members: Iterable[Group], column: str = MAIN) -> pd.DataFrame:
     return pd.DataFrame({group: group.values(column) for group in members}).sort_index()
 
 
-def contest(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> Contest | None:
+def contest(
+    members: Iterable[Group], column: str = MAIN, sign: int = 1, people: People | None = None
+) -> Contest | None:
     """Return who may be the best of groups; see ``statistics.contest``. ``sign`` is -1 where less
     is better."""
-    return statistics.contest(sign * table(members, column))
+    return statistics.contest(sign * table(members, column), people)
 
 
 def best(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> frozenset[Group]:
@@ -227,7 +229,10 @@ def best(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> frozens
 
 
 def against(
-    members: Iterable[Group], baseline: Group | None, column: str = MAIN
+    members: Iterable[Group],
+    baseline: Group | None,
+    column: str = MAIN,
+    people: People | None = None,
 ) -> dict[Group, Difference]:
     """Return by how much every group is better than a baseline, adjusted for their number; nothing
     without a baseline, and never of a group to itself."""
@@ -235,7 +240,8 @@ def against(
         return {}
     others = [group for group in members if group is not baseline]
     sign = baseline.metric.sign
-    return statistics.against(sign * table(others, column), sign * baseline.values(column))
+    known = None if people is None else lambda group: people(group, baseline)
+    return statistics.against(sign * table(others, column), sign * baseline.values(column), known)
 
 
 def pairs(members: Sequence[Group]) -> Iterator[tuple[Group | None, Group | None]]:

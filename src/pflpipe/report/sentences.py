@@ -13,7 +13,7 @@ import pandas as pd
 
 from pflpipe.report import comparison
 from pflpipe.report.comparison import ALONE, Group, by_budget, of_claim
-from pflpipe.report.statistics import MIN_SEEDS, Difference
+from pflpipe.report.statistics import MIN_SEEDS, Difference, People
 from pflpipe.study.settings import layout
 from pflpipe.study.study_spec import Study
 
@@ -45,7 +45,7 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
     yield from comparison.protected(frame)
 
 
-def compared(groups: Sequence[Group]) -> Iterator[str]:
+def compared(groups: Sequence[Group], people: People | None = None) -> Iterator[str]:
     """Yield which method is better than learning alone and which may be the best: among certified
     groups, then among certified and unreviewed ones together."""
     baseline = comparison.find(of_claim(groups, "none"), ALONE)
@@ -55,27 +55,34 @@ def compared(groups: Sequence[Group]) -> Iterator[str]:
         (certified, certified, "certified personal models"),
         (unreviewed, everything, "personal models, unreviewed ones included"),
     ):
-        alone = over(shown, lambda budget: baseline, f"learning alone ({ALONE})")
+        alone = over(shown, lambda budget: baseline, f"learning alone ({ALONE})", people)
         yield from filter(None, [alone])
-        yield from leaders(rivals, whose)
+        yield from leaders(rivals, whose, people)
 
 
-def over(budgets: Budgets, baseline: Callable[[str], Group | None], name: str) -> str:
+def over(
+    budgets: Budgets,
+    baseline: Callable[[str], Group | None],
+    name: str,
+    people: People | None = None,
+) -> str:
     """Return which groups of each budget are better than the baseline at it; nothing for budgets
     without one."""
     parts = {}
     for budget, members in budgets.items():
-        differences = comparison.against(members, baseline(budget))
+        differences = comparison.against(members, baseline(budget), people=people)
         if differences:
             named = {group.name: difference for group, difference in differences.items()}
             parts[budget] = against(named, name)
     return each_budget(parts)
 
 
-def leaders(budgets: Budgets, whose: str = "certified personal models") -> Iterator[str]:
+def leaders(
+    budgets: Budgets, whose: str = "certified personal models", people: People | None = None
+) -> Iterator[str]:
     """Yield one sentence: which method may be the best at each budget. ``whose`` names the models
     that are compared."""
-    parts = {b: leader(members, whose) for b, members in budgets.items()}
+    parts = {b: leader(members, whose, people) for b, members in budgets.items()}
     if parts:
         yield each_budget(parts)
 
@@ -153,7 +160,7 @@ def each_budget(parts: Mapping[str, str]) -> str:
     return f"{text}." if text else ""
 
 
-def leader(members: Sequence[Group], whose: str) -> str:
+def leader(members: Sequence[Group], whose: str, people: People | None = None) -> str:
     """Return which method is or may be the best: part of a sentence, without its budget.
 
     Args:
@@ -162,7 +169,7 @@ def leader(members: Sequence[Group], whose: str) -> str:
     """
     # No contest: one group only, or too few common seeds.
     metric = members[0].metric
-    outcome = comparison.contest(members, sign=metric.sign)
+    outcome = comparison.contest(members, sign=metric.sign, people=people)
     top = outcome.leader if outcome else max(members, key=lambda group: group.worth)
     place = f"of the {whose} ({top.mean_words})"
     extreme = "highest" if metric.sign > 0 else "lowest"

@@ -1,39 +1,50 @@
-"""Statistics over the seeds of a study: paired differences with intervals, who may be the best,
-ranks.
+"""Statistics over the seeds of a study: differences with simultaneous intervals, who may be the
+best, ranks.
 
-The unit is the run. All clients of a run share its noise, cohorts and initial model, so thousands
-of clients of one run are one observation of a method. An interval over clients would be too short:
-one more seed could refute it. Every statistic is therefore one number per run first (a mean over
-clients, a worst tenth, a share of clients); its standard deviation is that over seeds.
+One mixed model describes the lines of a study at one budget: value = line + seed + luck of the run.
+Lines of one seed have the same split, new clients and test rows; this common effect cancels in a
+difference. The luck of a run (noise, cohorts, initial model) is common to all of its clients, so
+thousands of clients of one run are one observation of it.
 
-Lines (columns of a table: seeds x lines) are paired by seed. At the same seed they have the same
-split, new clients and test rows, whose effect cancels in a difference. The interval is Student's t;
-its degrees of freedom are one less than the number of seeds that both lines have.
+Three seeds do not know the variance of one line: Student's t of its own differences is so wide, and
+so different from line to line, that chance decides who is "better". So variances are pooled. The
+variance of a line is a weighted mean of its own (n - 1 degrees of freedom) and that of all lines
+together (``PRIOR`` degrees, fewer where few lines are pooled), and never below its own: a line that
+is less steady than the others keeps its own variance, a line whose seeds agree by chance does not
+(moderated variances: Smyth 2004, Linear models and empirical Bayes methods; the prior's weight is
+fixed here and not estimated, because with few lines its estimate is too large too often). The
+degrees of freedom of a difference are Satterthwaite's, at most those of the residuals. With two
+lines this is the paired t test.
 
-Clients are not resampled. Client 3 of one seed is another person, or has another share of the data,
-than client 3 of the next seed (data/partition.py): clients are nested in seeds, not crossed with
-them, and the variance of the seeds' means includes theirs. An interval is therefore about other
-seeds of the same data set (noise, partition, new clients). It is not about other data.
+Intervals are about other seeds and other people of the same kind. Seeds draw P people each out of
+a pool of N, with an effect of variance u of each person on the difference. The variance of the mean
+over n seeds is then V / n + u / N, where V, the variance over seeds, includes what another draw of
+people changes. (Proof: two seeds share P / N of their people, so Var(mean) = u / (n P) + (n - 1) u
+/ (n N), and E(V) contains u / P - u / N.) ``People`` gives u / N where people are known. Intervals
+are not about other data.
 
-There are two families of intervals. In each, the probability that any interval excludes 0 wrongly
-is at most 5 % per study:
+Intervals of one family hold together with 95 % (Šidák 1967: two-sided t intervals with any
+correlation hold at least as often as independent ones):
 
-- Lines against a baseline that is fixed beforehand: Holm's procedure over the lines (Holm 1979,
-  A simple sequentially rejective multiple test procedure).
+- Lines against a baseline that is fixed beforehand.
 - Which line is the best: a line is excluded if the interval of its difference to the largest mean
-  excludes 0 at the level 0.05 / (m - 1). The line that is truly best is excluded with a probability
-  of at most 5 %, although the data choose the line that it is compared with: whenever it is
-  excluded, one of m - 1 comparisons that are fixed beforehand fails (Hsu 1984, Constrained
-  simultaneous confidence intervals for multiple comparisons with the best, in Bonferroni's form,
-  without equal variances).
+  excludes 0 in the family of m - 1 comparisons. The line that is truly best is excluded with a
+  probability of at most 5 %, although the data choose the line that it is compared with:
+  whenever it is excluded, one of m - 1 comparisons that are fixed beforehand fails (Hsu 1984,
+  Constrained simultaneous confidence intervals for multiple comparisons with the best).
 
-scipy has the distribution, but not Holm's procedure.
+A run that collapsed is no observation of these means (``collapsed``): they are about the runs that
+did not. How often runs collapse is a question of its own (``share``).
+
+tools/benchmarks/bench_verdicts.py simulates studies of which the truth is known.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,26 +57,31 @@ ALPHA = 0.05
 """One minus the confidence of every interval or family of intervals."""
 MIN_SEEDS = 3
 """With fewer seeds, an interval is unbounded: two values estimate no variance."""
+PRIOR = 3.0
+"""Degrees of freedom of the pooled variance in that of a line; at most a quarter of the pool's."""
+DROP, SPREADS = 5.0, 10.0
+"""A run collapsed if it is more than ``DROP`` points and more than ``SPREADS`` standard deviations
+of the median line below the best run of its line."""
 DRAWS = 2000
 """Resamples of the seeds for an interval of ranks."""
 _DIGITS = 9  # of a percentage; sums in another order differ in later digits
+People = Callable[[Any, Any], float]
+"""Variance over people of the difference of two lines, divided by the people of the pool."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference of two lines, ours minus theirs, in the unit of what is compared.
+    """The difference of two lines, ours minus theirs, in the unit of what is compared.
 
     Attributes:
-        mean: over the seeds that both have; NaN without any.
+        mean: of the runs that did not collapse; NaN where a line has none.
         low, high: ends of the interval; infinite with fewer than ``MIN_SEEDS`` seeds.
-        p: two-sided; 1 with fewer than ``MIN_SEEDS`` seeds.
-        seeds: how many both have.
+        seeds: those of the line that has fewer.
     """
 
     mean: float
     low: float
     high: float
-    p: float
     seeds: int
 
     @property
@@ -74,55 +90,119 @@ class Difference:
         return int(self.low > 0) - int(self.high < 0)
 
 
-def paired(ours: pd.Series[float], theirs: pd.Series[float], alpha: float = ALPHA) -> Difference:
-    """Return the mean difference and its 1 - ``alpha`` interval, by t over the seeds of both.
+def collapsed(values: pd.DataFrame) -> pd.DataFrame:
+    """Return which runs collapsed: seeds x lines, of accuracies in percent.
 
-    A seed with a value that is missing or not finite is left out. If all differences are equal to
-    1e-9, the interval is that point, and p is 0 unless the point is 0.
+    The rule is fixed beforehand and the same for all lines: more than ``DROP`` points and more than
+    ``SPREADS`` standard deviations below the best run of the same line. The deviation is the median
+    over the lines of theirs, which the few that collapse do not change.
+    """
+    limit = max(DROP, SPREADS * float(np.nan_to_num(values.std().median())))
+    return values.max() - values > limit
+
+
+def share(count: int, runs: int) -> tuple[float, float]:
+    """Return the 95 % interval of the probability of which ``count`` of ``runs`` are a sample, in
+    percent (Clopper and Pearson 1934)."""
+    ends = stats.binomtest(count, runs).proportion_ci(1 - ALPHA, method="exact")
+    return 100 * float(ends.low), 100 * float(ends.high)
+
+
+class Model:
+    """Lines of one budget with their pooled variances.
 
     Args:
-        ours, theirs: one number for each run, by seed.
+        values: seeds x lines, NaN where a line lacks a seed.
+        people: without it intervals are over seeds alone.
     """
-    # pandas aligns by seed: a seed that only one line has becomes NaN and is dropped below.
-    differences = (ours - theirs).to_numpy(np.float64).round(_DIGITS)
-    differences = differences[np.isfinite(differences)]
-    n = len(differences)
-    mean = float(differences.mean()) if n else math.nan
-    if n < MIN_SEEDS:
-        return Difference(mean, -math.inf, math.inf, 1.0, n)
-    if np.ptp(differences) == 0:
-        return Difference(mean, mean, mean, float(mean == 0), n)
-    # special.stdtrit and not stats.t.ppf, which costs a hundred times as much per call; tables need
-    # thousands.
-    error = float(differences.std(ddof=1)) / math.sqrt(n)
-    reach = float(special.stdtrit(n - 1, 1 - alpha / 2)) * error
-    p = 2 * float(special.stdtr(n - 1, -abs(mean) / error))
-    return Difference(mean, mean - reach, mean + reach, p, n)
+
+    def __init__(self, values: pd.DataFrame, people: People | None = None) -> None:
+        finite = values.astype(np.float64).replace([math.inf, -math.inf], math.nan)
+        finite = finite[finite.count(axis=1) > 1]  # one line alone at a seed compares with nothing
+        self.people = people
+        self.lines = finite.columns
+        self._values = finite.to_numpy().round(_DIGITS)
+        self._seeds = np.isfinite(self._values).sum(axis=0)
+
+    @cached_property
+    def _fit(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+        """Effects of the lines, variances of their runs with degrees of freedom, and those of all
+        residuals."""
+        known = self._values[:, self._seeds > 0]
+        common = np.zeros(len(known))
+        for _ in range(1 if np.isfinite(known).all() else 50):
+            # Least squares by turns; with all values there, the first turn is exact.
+            common = _means(known - _means(known - common[:, None], 0), 1)
+        effects = _means(self._values - common[:, None], 0)
+        residuals = self._values - effects - common[:, None]
+        own = self._seeds - 1.0
+        lines = int((own > 0).sum())
+        scale = max(lines, 1) / max(lines - 1, 1)
+        squares = np.nansum(residuals**2, axis=0) * scale
+        rest = own[own > 0].sum()
+        pool = squares[own > 0].sum() / rest if rest else math.nan
+        degrees = rest / scale
+        prior = min(PRIOR, degrees / 4) if lines > 2 else 0.0
+        mixed = (prior * pool + squares) / np.maximum(prior + own, 1)
+        variances = np.maximum(mixed, squares / np.maximum(own, 1))
+        return effects, variances, prior + own, degrees
+
+    def mean(self, line: Hashable) -> float:
+        """Return a line's mean at the seeds of all lines; NaN without a value."""
+        return round(float(self._fit[0][self.lines.get_loc(line)]), _DIGITS)
+
+    def difference(self, ours: Hashable, theirs: Hashable, compared: int = 1) -> Difference:
+        """Return ours minus theirs with the interval of a family of ``compared`` differences. If
+        no residual is larger than 1e-9, the interval is a point."""
+        effects, variances, own, degrees = self._fit
+        one, two = self.lines.get_loc(ours), self.lines.get_loc(theirs)
+        seeds = int(min(self._seeds[one], self._seeds[two]))
+        mean = round(float(effects[one] - effects[two]), _DIGITS)
+        if seeds < MIN_SEEDS:
+            return Difference(mean, -math.inf, math.inf, seeds)
+        parts = [variances[place] / self._seeds[place] for place in (one, two)]
+        luck = sum(parts)
+        total = luck + (self.people(ours, theirs) if self.people else 0.0)
+        if total < 10.0 ** (-2 * _DIGITS):
+            return Difference(mean, mean, mean, seeds)
+        weights = sum(part**2 / own[place] for part, place in zip(parts, (one, two), strict=True))
+        # The people are many, so their part has no degrees of freedom of its own.
+        freedom = min(luck**2 / weights, degrees) * (total / luck) ** 2 if luck else math.inf
+        level = 1 - (1 - (1 - ALPHA) ** (1 / max(compared, 1))) / 2
+        # special.stdtrit and not stats.t.ppf, which costs a hundred times as much per call.
+        reach = float(special.stdtrit(min(freedom, 1e9), level)) * math.sqrt(total)
+        return Difference(mean, mean - reach, mean + reach, seeds)
 
 
-def against(values: pd.DataFrame, baseline: pd.Series[float]) -> dict[Any, Difference]:
-    """Return every line's difference to a baseline, with intervals that exclude 0 exactly where
-    Holm's procedure over the lines rejects equality at ``ALPHA``, and with Holm's p.
+def _means(values: np.ndarray, axis: int) -> np.ndarray:
+    counts = np.isfinite(values).sum(axis=axis)
+    return np.asarray(
+        np.where(counts, np.nansum(values, axis=axis) / np.maximum(counts, 1), np.nan)
+    )
 
-    In the order of their p the lines have levels ALPHA / m, ALPHA / (m - 1), ... up to the first
-    one that is not rejected, whose level all later ones share.
+
+def against(
+    values: pd.DataFrame,
+    baseline: pd.Series[float],
+    people: Callable[[Any], float] | None = None,
+) -> dict[Any, Difference]:
+    """Return every line's difference to a baseline, as one family.
 
     Args:
         values: seeds x lines, NaN where a line lacks a seed; without the baseline.
         baseline: by seed.
+        people: of a line and the baseline, see ``People``.
     """
-    plain = {line: paired(values[line], baseline) for line in values}
-    adjusted: dict[Any, Difference] = {}
-    level, largest, left = 0.0, 0.0, len(plain)
-    for line in sorted(plain, key=lambda line: plain[line].p):
-        # Holm's procedure stops at the first line that is not rejected; its level stays for all
-        # later lines, whose p-values are larger. Adjusted p-values never decrease.
-        if largest <= ALPHA:
-            level = ALPHA / left
-        largest = max(largest, min(1.0, plain[line].p * left))
-        adjusted[line] = replace(paired(values[line], baseline, level), p=largest)
-        left -= 1
-    return {line: adjusted[line] for line in values}
+    lines = [*values]
+    columns = pd.concat([values.set_axis(range(len(lines)), axis=1), baseline.rename(-1)], axis=1)
+    known = None if people is None else lambda place, _: people(lines[place])
+    model = Model(columns, known)
+    return {line: model.difference(place, -1, len(lines)) for place, line in enumerate(lines)}
+
+
+def paired(ours: pd.Series[float], theirs: pd.Series[float]) -> Difference:
+    """Return the difference of two lines by seed: with no others, that of the paired t test."""
+    return against(ours.to_frame("ours"), theirs)["ours"]
 
 
 def comparable(values: pd.DataFrame) -> pd.DataFrame:
@@ -140,8 +220,7 @@ class Contest:
     Attributes:
         leader: the line with the largest mean over the seeds that all comparable lines have; the
             first of equal ones.
-        behind: its difference to every other comparable line, at the level of the module's second
-            family.
+        behind: its difference to every other comparable line, as one family.
         kept: the leader and all lines that are not distinguishable from it; the line that is truly
             best is among them with 95 % confidence.
     """
@@ -161,7 +240,7 @@ class Contest:
         return self.kept if len(self.kept) <= len(self.behind) else frozenset()
 
 
-def contest(values: pd.DataFrame) -> Contest | None:
+def contest(values: pd.DataFrame, people: People | None = None) -> Contest | None:
     """Return who may be the best of a section; None where fewer than two lines are comparable.
 
     Args:
@@ -173,7 +252,8 @@ def contest(values: pd.DataFrame) -> Contest | None:
     # Rounded, so that equal means tie whatever the order of their sums; the first line wins.
     leader = finite.columns[int(np.argmax(finite.mean().to_numpy().round(_DIGITS)))]
     others = [line for line in finite if line != leader]
-    behind = {line: paired(values[leader], values[line], ALPHA / len(others)) for line in others}
+    model = Model(finite, people)
+    behind = {line: model.difference(leader, line, len(others)) for line in others}
     kept = [line for line, difference in behind.items() if difference.sign <= 0]
     return Contest(leader, behind, frozenset([leader, *kept]))
 
