@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
-from pages import blocks, panel, readme
+from pages import blocks, readme
 from pflpipe import cells
 from pflpipe.data import datasets, partition
 from pflpipe.facts.departures import DEPARTURES
@@ -26,7 +26,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy.plan import Plan
-from pflpipe.report import statistics
+from pflpipe.report import statistics, verdicts
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Backend, Examples
 from pflpipe.simulation.simulation import Simulation
@@ -211,10 +211,15 @@ def test_the_table_of_departures_explains_each_one_once():
     assert sorted(named) == sorted(DEPARTURES)
 
 
-def test_the_page_of_results_names_the_rules_that_its_words_follow():
+def test_pages_name_the_rules_that_their_words_follow():
     text = " ".join((DOCS / "results.md").read_text().split())
-    assert f"ends below {panel.MARGIN:g} percentage point." in text
     assert f"With fewer than {statistics.MIN_SEEDS} seeds nothing is said." in text
+    assert f"a gain of {verdicts.MARGIN:g} percentage point" in text
+    rules = " ".join((DOCS / "when_it_pays.md").read_text().split())
+    assert f"A gain counts from **{verdicts.MARGIN:g} percentage point** on" in rules
+    drop, spreads = f"{statistics.DROP:g}", f"{statistics.SPREADS:g}"
+    assert f"more than {drop} points, and more than {spreads} standard deviations" in rules
+    assert f"({statistics.PRIOR:g} degrees; fewer where few are pooled)" in rules
 
 
 def readme_lines(block: str) -> list[tuple[str, str]]:
