@@ -215,6 +215,11 @@ def test_all_problems_of_a_file_are_said_at_once_on_at_most_a_screen():
     assert len(lines) == len(words)
     for part, line in zip(words, lines, strict=True):
         assert part in line
+    with pytest.raises(PflpipeError) as refused:
+        prepared("words", table(), vocabularies={}, ranges={})
+    lines = str(refused.value).split("\nerror: ")
+    assert 'write vocabularies: {city: ["Rome", "Turin"]}, or' in lines[0]
+    assert "write missing: {age: median, city: most_frequent} (or" in lines[1]
     wide = pd.DataFrame({f"c{i}": [f"word {row}" for row in range(9)] for i in range(300)})
     wide = wide.assign(person="a", y=0, **{f"d{i}": "" for i in range(300)})
     with pytest.raises(PflpipeError) as refused:

@@ -111,7 +111,7 @@ class Layout:
                 made += found
                 undeclared += [] if found else [table[name]]
         with problems.at():
-            _refuse_text(undeclared)
+            _refuse_text(undeclared, holes if self.missing is None else {})
         with problems.at():
             _refuse_holes(holes)
         problems.stop(_MOST_SHOWN)
@@ -385,24 +385,31 @@ def _refuse_holes(holes: Mapping[str, tuple[np.ndarray, str]]) -> None:
     rows = {name: (absent.sum(), int(np.argmax(absent))) for name, (absent, _) in holes.items()}
     where = some(f"{name!r} ({count} rows, the first {row})" for name, (count, row) in rows.items())
     rules = ", ".join(f"{name}: {rule}" for name, (_, rule) in list(holes.items())[:_MOST_SHOWN])
-    ways = f"write missing: {{{rules}}} (or a value, or {INDICATOR}), or leave these rows out"
+    ways = f"write missing: {{{rules}}} (or a value, or {INDICATOR}; a median needs ranges), or leave these rows out"
     DataError.unless(not holes, f"missing values of {where}", ..., "a value in every row", ways)
 
 
-def _refuse_text(columns: Sequence[pd.Series]) -> None:
-    """Raise DataError that shows what can be declared of columns of text."""
+def _refuse_text(
+    columns: Sequence[pd.Series], holes: MutableMapping[str, tuple[np.ndarray, str]]
+) -> None:
+    """Raise DataError that shows what can be declared of columns of text, and add the missing
+    values of those of few words to ``holes``."""
     dates, texts, words = [], [], []
     for column in columns:
         name, nested = str(column.name), [value for value in column if isinstance(value, _NESTED)]
         got, do = type(nested[0]).__name__ if nested else "", f"write exclude: [{name}]"
         DataError.unless(not nested, f"column {name!r}", got, "numbers or words", do)
-        distinct = np.unique(spelled(column))
-        if all(_DATE.fullmatch(word) for word in distinct if word):
+        given = spelled(column)
+        absent = _absent(given)
+        distinct = np.unique(given[~absent])
+        if all(_DATE.fullmatch(word) for word in distinct):
             dates.append(f"{name}: [year, month, weekday]")
         elif len(distinct) > vocabulary.MOST_LISTED:
             texts.append(f"{name}: 64")
         else:
             words.append(f"{name}: {vocabulary.listed(distinct)}")
+            if absent.any():
+                holes[name] = absent, MOST_FREQUENT
     ways = {"vocabularies": words, "dates": dates, "texts": texts}
     write = (f"{key}: {{{', '.join(lines[:_MOST_SHOWN])}}}" for key, lines in ways.items() if lines)
     names = [str(column.name) for column in columns]
