@@ -385,7 +385,8 @@ def _refuse_holes(holes: Mapping[str, tuple[np.ndarray, str]]) -> None:
     rows = {name: (absent.sum(), int(np.argmax(absent))) for name, (absent, _) in holes.items()}
     where = some(f"{name!r} ({count} rows, the first {row})" for name, (count, row) in rows.items())
     rules = ", ".join(f"{name}: {rule}" for name, (_, rule) in list(holes.items())[:_MOST_SHOWN])
-    ways = f"write missing: {{{rules}}} (or a value, or {INDICATOR}; a median needs ranges), or leave these rows out"
+    others = f"or a value, or {INDICATOR}; a median needs ranges"
+    ways = f"write missing: {{{rules}}} ({others}), or leave these rows out"
     DataError.unless(not holes, f"missing values of {where}", ..., "a value in every row", ways)
 
 
