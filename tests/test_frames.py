@@ -70,6 +70,11 @@ def test_a_hospitals_table_becomes_a_private_model_that_answers_in_its_words(res
     assert again.encoder == result.encoder
     assert list(again.to_frame()["client"]) == [f"pat-{i:03}" for i in range(PATIENTS)]
     assert "pat-003" not in (tmp_path / "model.json").read_text(), "it may be published"
+    (tmp_path / "diagnostics.json").unlink()
+    public = pflpipe.load(tmp_path)
+    assert (public.predict(turned) == answers).all()
+    with pytest.raises(DataError, match=r"personal model; got 'pat-003'; .*personal=True"):
+        public.personal("pat-003")
 
 
 def test_a_personal_model_is_that_of_the_person_of_this_id(result):

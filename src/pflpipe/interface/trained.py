@@ -158,8 +158,9 @@ class Trained(Predictor):
             DataError: there is no such client, or its model was not saved or is not finite.
         """
         assert self.folder is not None
-        place = self._place(client)
-        digest = _diagnostics(self.folder)["personal"].get(str(place))
+        digests = _diagnostics(self.folder)["personal"]
+        place = self._place(client) if digests else client
+        digest = digests.get(str(place))
         if digest is None:
             do = "result.save(folder, personal=True) writes those that are finite"
             raise DataError(f"{self.folder}: personal model", got=client, do=do)
@@ -457,7 +458,7 @@ def finished(
     )
 
 
-def _personal(folder: Path, client: int) -> Path:
+def _personal(folder: Path, client: int | str) -> Path:
     return folder / "personal" / f"{client}.safetensors"
 
 
