@@ -229,8 +229,7 @@ def mu(plan: Plan) -> float | None:
 
 def epsilon_rdp(plan: Plan, delta: float) -> float:
     """Return the epsilon of Opacus' RDP accountant for a Gaussian plan; infinite without noise."""
-    if not plan.law.stable:
-        raise PrivacyError("epsilon_rdp: mechanism", got=plan.mechanism, expected="gaussian")
+    PrivacyError.unless(plan.law.stable, "epsilon_rdp: mechanism", plan.mechanism, "gaussian")
     plan = correlated.single(plan)
     return _opacus_epsilon(plan.sample_rate, plan.multiplier, plan.rounds, delta)
 
@@ -244,10 +243,9 @@ def epsilon_local(plan: Plan, delta: float, participants: float | None = None) -
     takes part in all T rounds. A message is compared with zero. Two arbitrary messages are up to
     2 C apart; for them use half the multiplier.
     """
-    if not plan.law.stable or plan.fixed:
-        got = f"{plan.mechanism}, groups {plan.groups}, band {plan.band}"
-        expected = "gaussian with independent noise of all clients"
-        raise PrivacyError("epsilon_local: mechanism", got=got, expected=expected)
+    got = f"{plan.mechanism}, groups {plan.groups}, band {plan.band}"
+    expected, fits = "gaussian with independent noise of all clients", plan.law.stable
+    PrivacyError.unless(fits and not plan.fixed, "epsilon_local: mechanism", got, expected)
     shared = plan.multiplier / math.sqrt(participants or plan.expected_cohort)
     return epsilon(dataclasses.replace(plan, noise_multiplier=shared, sample_rate=1.0), delta)
 
@@ -370,14 +368,12 @@ def _calibrate_per_sample(
     rounded down. The noise is not added to those steps, so this epsilon holds neither for a client
     nor for an example. The ledger has the epsilon that holds for a client.
     """
-    if not plan.law.stable:
-        what = "departure sample_level_calibration: mechanism"
-        raise PrivacyError(what, got=plan.mechanism, expected="gaussian")
+    what = "departure sample_level_calibration"
+    PrivacyError.unless(plan.law.stable, f"{what}: mechanism", plan.mechanism, "gaussian")
     total = int(checked_sizes(plan, sizes, "sample_level_calibration").sum())
     if not local_epochs or not batch_size or batch_size < 1:
         got = {"local_epochs": local_epochs, "batch_size": batch_size}
-        expected = "local epochs and a batch size of at least 1"
-        raise PrivacyError("departure sample_level_calibration", got=got, expected=expected)
+        raise PrivacyError(what, got=got, expected="local epochs and a batch size of at least 1")
     rate = min(1.0, plan.sample_rate * batch_size / total)
     steps = max(1, int(plan.sample_rate * plan.rounds * local_epochs * total / batch_size))
     delta = delta_of(plan)
