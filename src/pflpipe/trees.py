@@ -98,6 +98,11 @@ def layers(names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return grouped
 
 
+def by_layer(tree: Tree) -> dict[str, Tree]:
+    """Return layer -> its part of the tree."""
+    return {layer: {name: tree[name] for name in names} for layer, names in layers(tree).items()}
+
+
 def size(tree: Tree) -> int:
     """Return the number of scalars in the tree."""
     return sum(value.numel() for value in tree.values())

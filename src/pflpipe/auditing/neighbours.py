@@ -319,14 +319,14 @@ def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
     alone, first = exclusive(ones), next(iter(ones))
     point = zeros[first].clone()
     point.view(-1)[0] = 1
-    in_first_layer = next(iter(trees.layers(ones).values()))
+    first_layer = next(iter(trees.by_layer(ones).values()))
     signs = {
         name: 1 - 2.0 * (torch.arange(value.numel()) % 2).view(value.shape)
         for name, value in ones.items()
     }
     shapes = {
         "dirac": zeros | {first: point},
-        "layer": zeros | {name: ones[name] for name in in_first_layer},
+        "layer": zeros | first_layer,
         "exclusive": {name: mask.float() for name, mask in alone.items()},
         "zero_mean": signs,
         "aligned": zeros | params,
@@ -413,11 +413,9 @@ def _extras(mechanism: Mechanism, direction: Tree, there: bool) -> Tree:
     if "raw_similarity_weights" in departures:
         add("similarity", 0.1 * one, one, 0 * one)
     if "client_clip_weights" in departures:
-        parts = trees.layers(direction).values()
         # The canary spends its bound where its update is.
-        energy = torch.stack(
-            [trees.norm({name: direction[name] for name in names}).square() for names in parts]
-        )
+        parts = trees.by_layer(direction).values()
+        energy = torch.stack([trees.norm(layer).square() for layer in parts])
         equal = torch.full_like(energy, 1 / len(energy))
         add("clip_weights", equal, energy / energy.sum(), equal)
     if "data_dependent_clip" in departures:

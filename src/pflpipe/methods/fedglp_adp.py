@@ -87,10 +87,7 @@ def personal_fraction(beta: float, a: float, sigma: float, sigma_0: float) -> fl
 def initial_weights(params: Params) -> Tree:
     """Return ``clip_weights [L]``, the layers' shares of the parameters, and ``norms [L]`` of -1,
     which means that no norm has been seen yet."""
-    sizes = [
-        trees.size({name: params[name] for name in names})
-        for names in trees.layers(params).values()
-    ]
+    sizes = [trees.size(layer) for layer in trees.by_layer(params).values()]
     weights = next(iter(params.values())).new_tensor(sizes) / sum(sizes)
     return {"clip_weights": weights, "norms": torch.full_like(weights, -1)}
 
@@ -122,12 +119,7 @@ def next_weights(clip: Tree, norms: Tensor, gamma: float) -> Tree:
 
 def layer_norms(update: Tree) -> Tensor:
     """Return the L2 norm of each layer, ``[L]``."""
-    return torch.stack(
-        [
-            trees.norm({name: update[name] for name in names})
-            for names in trees.layers(update).values()
-        ]
-    )
+    return torch.stack([trees.norm(layer) for layer in trees.by_layer(update).values()])
 
 
 def by_tensor(values: Tensor, like: Tree) -> Tree:
