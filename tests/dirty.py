@@ -217,7 +217,9 @@ CLEAN: Mapping[str, Case] = {
     "ids that are declared exact": Case("", id_of("Ann", "ann"), {"ids": "exact"}, TABLES),
     "ids that are declared one": Case("", id_of("Ann", "ann"), {"ids": "merge"}, TABLES),
     "a constant": Case("", column("site", lambda t: 3)),
-    "the age of each person": Case("", column("born", lambda t: t["person"].map(len) + 1970)),
+    "the age of each person": Case(
+        "", column("born", lambda t: 1950 + 7 * t["person"].map(PEOPLE.index))
+    ),
     "incomes": Case("", column("income", lambda t: 20000 + 17 * ((np.arange(len(t)) * 37) % 1009))),
     "a table of few values": Case("", sides, {"features": ["city"]}, TABLES[:3]),
     "a range for a date": Case(

@@ -29,13 +29,13 @@ STANDARDISED = (
     "them, one client's rows move those of all others, and no epsilon covers that; scale features "
     "by constants"
 )
-_ROWS, _OTHERS, _PEOPLE = 20, 5, 10
-"""Fewest rows, rows without the commonest value, and people, with which a relation that holds for
-all of them is hardly chance."""
+_ROWS, _OTHERS = 15, 5
+"""Fewest rows, and rows without the commonest value, with which a relation that holds for all is
+hardly chance."""
 _COPIES = 0.02
 """Part of the test rows that may be copies, as some are in the best known sets of images."""
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
-_OF_ROWS = re.compile(r"(^|[ _.-])(id|idx|index|key|no|nr|row|uuid)$", re.IGNORECASE)
+_OF_ROWS = re.compile(r"(?i:(^|[ _.-])(id|idx|index|key|no|nr|row|uuid)$)|[a-z]I[Dd]$")
 """End of the name of a column that numbers rows or people."""
 _SHOWN = 5
 _OF_PROGRAMS = (DeprecationWarning, FutureWarning, ImportWarning, PendingDeprecationWarning)
@@ -204,17 +204,18 @@ def _check_columns(columns: Columns, lines: list[str], warned: list[str]) -> Non
         is_whole, names_ids = bool((distinct % 1 == 0).all()), bool(_OF_ROWS.search(name))
         if is_whole and (distinct.astype(np.float32) != distinct).any():
             found["rounded"].append(name)
+        # So many different numbers of this range are not drawn by chance.
+        is_dense = bool(len(distinct) * (len(distinct) - 1) > 10 * (np.ptp(distinct) + 1))
         if len(distinct) == 1:
             found["constant"].append(name)
         elif any(_tells(codes, numbers, columns.users) for numbers in labels):
             found["label"].append(name)
-        elif is_whole and _is_person(codes, columns.users, names_ids):
-            found["person"].append(name)
         elif is_whole and len(distinct) == len(values) >= _ROWS:
             steps = np.diff(values)
-            in_order = bool((steps > 0).all() or (steps < 0).all())
-            numbers_rows = in_order or names_ids or np.ptp(values) + 1 == len(values)
-            found["row" if numbers_rows else "unique"].append(name)
+            is_sure = bool(names_ids or is_dense or (steps > 0).all() or (steps < 0).all())
+            found["row" if is_sure else "unique"].append(name)
+        elif is_whole and columns.users is not None and _is_of_one(codes, columns.users):
+            found["person" if names_ids or is_dense else "own"].append(name)
     for kind, names in found.items():
         if names:
             told, text = (lines, _LINES) if kind in _LINES else (warned, _WARNINGS)
@@ -228,7 +229,11 @@ _WARNINGS = {
     "row": "every row has another whole number in {}: leave out ids and numbers of rows",
     "rounded": "float32 rounds whole numbers of {}: write ranges, or subtract a constant",
 }
-_LINES = {"constant": "constant: {}", "unique": "another whole number in every row: {}"}
+_LINES = {
+    "constant": "constant: {}",
+    "unique": "another whole number in every row: {}",
+    "own": "another whole number for every person: {}",
+}
 
 
 def _are_standardised(train: np.ndarray, test: np.ndarray) -> bool:
@@ -296,13 +301,10 @@ def _pairs(users: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return np.unique(codes * (int(numbers.max(initial=0)) + 1) + numbers)
 
 
-def _is_person(values: np.ndarray, users: np.ndarray | None, names_ids: bool) -> bool:
-    """Return whether a column has one number for each person; of few people it may be chance."""
-    if users is None:
-        return False
-    count = len(np.unique(users))
-    fits = count == len(np.unique(values)) == len(_pairs(users, values)) < len(users)
-    return fits and (names_ids or count >= _PEOPLE)
+def _is_of_one(values: np.ndarray, users: np.ndarray) -> bool:
+    """Return whether a column has one value for each person, and another for each other."""
+    pairs, count = len(_pairs(users, values)), len(np.unique(users))
+    return pairs == count == len(np.unique(values)) < len(users)
 
 
 def _check_sides(
@@ -320,7 +322,7 @@ def _check_sides(
     lines.append(f"{copies:,} of {len(tested):,} test rows are copies of training rows{whose}")
     if len(trained) == len(tested) and (np.sort(trained) == np.sort(tested)).all():
         warned.append("the test rows are the training rows: no accuracy is one of new rows")
-    elif copies > _COPIES * len(tested) and copies > 2 * _by_chance(train, test, columns):
+    elif copies > _COPIES * len(tested) and copies > 5 * _by_chance(train, test, columns):
         warned.append(f"{lines[-1]}: leave out copies")
     if users is not None:
         twins = _twins(keys, people)
