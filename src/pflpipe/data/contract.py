@@ -367,7 +367,7 @@ def _by_chance(train: Side, test: Side, columns: Columns) -> float:
     codes = [np.unique(values, return_inverse=True)[1] for values in numbers]
     people = np.zeros(count) if columns.users is None else columns.users
     order = np.argsort(np.unique(people, return_inverse=True)[1], kind="stable")
-    total = 1.0
+    total = 0.0
     for rows in np.split(order, np.cumsum(np.unique(people, return_counts=True)[1])[:-1]):
         sizes = (np.unique(values[rows], return_counts=True)[1] for values in codes)
         alike = math.prod(float(((size / len(rows)) ** 2).sum()) for size in sizes)
