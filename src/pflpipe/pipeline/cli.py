@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
 import shlex
 import shutil
 import sys
@@ -27,8 +26,7 @@ INSTALL = "pip install 'pflpipe[all]'"
 def main() -> NoReturn:
     """Entry point of the console script."""
     arguments = _parser().parse_args()
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # of a terminal that knows only ASCII
+    encoding = sys.stdout.encoding or "utf-8"
 
     def command() -> None:
         try:
@@ -37,7 +35,8 @@ def main() -> NoReturn:
 
                 arguments.settings = config.load(arguments.config)
             for line in arguments.run(arguments):
-                print(line)
+                # A terminal may know only ASCII.
+                print(line.encode(encoding, "replace").decode(encoding))
         except ModuleNotFoundError as error:
             raise PflpipeError(
                 f"Python module {error.name!r} is not installed", do=INSTALL
