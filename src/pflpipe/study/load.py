@@ -15,10 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonschema import Draft202012Validator
-
 from pflpipe import options
-from pflpipe.cells import BLOCKS, Cell, Privacy, Server
+from pflpipe.cells import BLOCKS, Cell, Features, Privacy, Server
 from pflpipe.code import reference, user_files
 from pflpipe.data import features
 from pflpipe.errors import ConfigError, DataError, Problems, nearest
@@ -248,30 +246,17 @@ def _drawn(candidates: Sequence[Candidate], search: Mapping[str, Any]) -> list[C
     ]
 
 
-def _in_order(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the parts of a cell by key, blocks as options; empty if one breaks a rule."""
-    try:
-        parts = {key: _part(key, canonical_json(value)) for key, value in values.items()}
-    except (TypeError, ValueError):  # a value that is no JSON
-        return {}
-    has_all = parts.keys() >= {*documents.schema()["$defs"]["cell"]["required"]}
-    return parts if has_all and None not in parts.values() else {}
-
-
 @functools.cache
-def _part(key: str, text: str) -> Any:
-    """Return a part of a cell, None if it breaks a rule. The cells of a study share most parts, and
-    the schema takes milliseconds for each."""
-    value, rules = json.loads(text), documents.schema()["$defs"]["cell"]["properties"]
-    if key not in rules or any(documents.violations(value, Draft202012Validator(rules[key]))):
-        return None
-    if key not in BLOCKS:
-        return True
-    problems = Problems()
-    built: Any = options.build(BLOCKS[key], value)
-    with problems.at():
-        options.check(built, key)
-    return None if problems and key != "model" else built
+def _part(key: str, text: str) -> tuple[list[documents.Violation], Any]:
+    """Return the violations of a part of a cell and, if it has none and is a block, the block. The
+    cells of a study share most parts, and the schema takes milliseconds for each."""
+    value = json.loads(text)
+    every = documents.violations({key: value}, documents.validator("cell"))
+    found = [one for one in every if one.path or one.rule != "required"]
+    return found, None if found or key not in BLOCKS else options.build(BLOCKS[key], value)
+
+
+_check = functools.cache(options.check)
 
 
 def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
@@ -283,10 +268,17 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     name, source = entry["name"], entry["source"]
     problems = Problems()
     violated: set[str | int] = set()
-    shared = _in_order(values)
-    for violation in () if shared else documents.violations(values, documents.validator("cell")):
-        problems.add(violation.error)
-        violated |= {*violation.path[:1]} or {violation.key}
+    blocks: dict[str, Any] = {"server": Server(), "features": Features()}
+    for key in documents.schema()["$defs"]["cell"]["required"]:
+        if key not in values:
+            problems.refuse(f"{key!r} is missing")
+    for key, value in values.items():
+        found, block = _part(key, json.dumps(value, default=str))
+        blocks |= {} if block is None else {key: block}
+        for violation in found:
+            blocks.pop(key, None)
+            problems.add(violation.error)
+            violated |= {*violation.path[:1]} or {violation.key}
     profile, official = values.get("profile", "strict"), values.get("official_code", False)
     hyperparameters: dict[str, Any] = {}
     if "hyperparameters" not in violated:
@@ -301,11 +293,6 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     # A given noise multiplier is not calibrated, so that no calibration can depart.
     if values.get("privacy", {}).get("epsilon") is None:
         departures = tuple(departure for departure in departures if departure not in OF_CALIBRATION)
-    blocks: dict[str, Any] = {
-        block: shared.get(block) or options.build(kind, values.get(block, {}))
-        for block, kind in BLOCKS.items()
-        if block not in violated
-    }
     about = registry.info(name, source).about
     # A study's `server` and `privacy` are for all methods; some need neither.
     if not about.sends:
@@ -328,8 +315,8 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
         with problems.at():
             if block == "model":  # its other keys mean nothing for a name that does not exist
                 architectures.check_options(built)
-            elif built is not shared.get(block):
-                options.check(built, block)
+            else:
+                _check(built, block)
     if {"training", "partition", "privacy"} <= blocks.keys():
         training, private, clients = (blocks[n] for n in ("training", "privacy", "partition"))
         of_rounds = training.groups, private.band, private.buffers, training.sample_rate
