@@ -486,23 +486,6 @@ def test_what_somebody_wrote_about_a_studys_numbers_stays_at_the_top_of_its_page
     assert page.read_text() == text, "its study is not complete any more"
 
 
-def test_former_numbers_stand_beside_the_new_ones(committed):
-    runs = committed.runs.copy()
-    columns = ["personal_own", "global_own"]
-    runs.loc[runs["line"] == "local_only", "global_own"] = math.nan
-    (panel,) = panels(dataclasses.replace(committed, runs=runs))
-    now = runs[(runs["line"] == "feddpa") & (runs["budget"] == "ε = 8")][columns].mean()
-    runs[columns] -= 1.5
-    table = one_study.lines(panel)
-    one_study.add_former(table, runs[runs["line"] != "fedper"])
-    found = {(group.label, group.budget): row for group, row in table.items()}
-    for name in columns:
-        assert found["feddpa", "ε = 8"][f"{name}, then"] == f"{now[name] - 1.5:.1f}"
-        assert found["feddpa", "ε = 8"][f"{name}, change"] == "+1.5"
-        assert found["fedper", "ε = 8"][f"{name}, change"] == "–", "no former run has this line"
-    assert found["local_only", "no privacy"]["global_own, then"] == "–"
-
-
 def test_what_two_studies_say_together_is_said_of_their_settings(docs):
     study = docs / "results" / "tiny"
     heading = "## What the studies say together"

@@ -13,8 +13,6 @@ and methods that are no longer at hand stay as they were.
   personal model has right; ``NO_ROWS`` where it has none. ``round`` and ``curve`` are the evaluated
   rounds and the mean over clients in each. ``HELD_COLUMNS`` say what the clients of the run's split
   hold; they stand in the first row of every split.
-- ``former.csv``, of a study that was trained again: line, budget, claim, seed, ``personal_own`` and
-  ``global_own`` of the runs that were there before. Nothing writes it but a person.
 
 In ``HELD_COLUMNS``, clients who were not in training are called ``new0`` ... ``classes`` is the
 effective number of classes, exp of the entropy of the training labels: 1 for a single class, K for

@@ -27,8 +27,6 @@ from pflpipe.report.verdicts import RELEASED, Line, untouched
 from pflpipe.study.settings import NO_PRIVACY
 
 FIGURE, TABLE = "privacy_utility.png", "table.csv"
-FORMER = "former.csv"
-"""In a study's folder: what its runs before the last ones had (archive.py)."""
 SHOWN = 2
 """How many of the certified lines of a budget a page shows, the largest mean first; of the
 smallest, a middle and the largest budget."""
@@ -115,21 +113,6 @@ def _costs(panel: Panel, group: Group, target: float) -> dict[str, str]:
             "s, same": _three_digits(part * seconds),
         }
     return {"MB, run": _megabytes(group.rows), "s, run": _three_digits(seconds), **same}
-
-
-def add_former(found: Mapping[Group, dict[str, str]], before: pd.DataFrame) -> None:
-    """Add to the columns what the former runs of a line had, and the difference to it."""
-    means = before.groupby(["line", "budget", "claim"])[["personal_own", RELEASED]].mean()
-    for group, columns in found.items():
-        key = (group.label, group.budget, group.claim)
-        for name in ("personal_own", RELEASED):
-            then = float(means[name].get(key, math.nan))
-            change = group.mean(name) - then
-            columns[f"{name}, then"] = f"{then:.1f}" if math.isfinite(then) else "–"
-            # Adding 0 makes a rounded -0 positive.
-            columns[f"{name}, change"] = (
-                f"{round(change, 1) + 0.0:+.1f}" if math.isfinite(change) else "–"
-            )
 
 
 def standings(panel: Panel) -> dict[str, across_studies.Standing]:
@@ -257,8 +240,6 @@ def write(found: Sequence[Panel], folder: Path) -> str:
         parts = [gain_map.matrix(found)]
     else:
         columns = lines(found[0])
-        if (folder / FORMER).is_file():
-            add_former(columns, pd.read_csv(folder / FORMER))
         table, figure = pd.DataFrame(columns.values()), FIGURE
         parts = [numbered(said(found[0])), markdown(best(found[0], columns)).strip()]
     table.to_csv(folder / TABLE, index=False, lineterminator="\n")

@@ -14,7 +14,6 @@ PARTS = {
     "who gains": ("method", "budget", "above", "below", "net", "worst tenth", "new", "new, *"),
     "by size and skew": ("method", "budget", "examples, *", "classes, *"),
     "cost": ("method", "budget", "MB, *", "s, *", "rounds, *"),
-    "the numbers before these": ("method", "budget", "*, then", "*, change"),
 }
 """Columns of the tables of a study; docs/results.md explains them."""
 AUDITS = {

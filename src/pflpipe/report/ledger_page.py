@@ -118,20 +118,17 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
         f"{f'{len(unreviewed)} unreviewed, ' if unreviewed else ''}{len(nominal)} nominal, "
         f"{_count(open_, 'method')} without privacy (a line is a method at a budget)",
     )
-    if certified:
-        yield "certified ε", _each_budget(certified)
-    for term, column in (("single messages", "local"), ("replace-one", "replace_one")):
-        values = [largest(group.rows[f"epsilon_{column}"]) for group in certified]
-        finite = [value for value in values if value is not None]
-        if finite:
-            reach = dict.fromkeys(map(round_up, (min(finite), max(finite))))
-            yield term, f"ε = {' to '.join(reach)} for the certified lines"
     if unreviewed:
         code = {str(group.first("unreviewed_code")) for group in unreviewed}
-        rule = f"only if this code keeps the rules: {'; '.join(sorted(code))}"
-        yield "unreviewed ε", f"{rule}: {_each_budget(unreviewed)}"
+        rule = "holds only if this code keeps the rules"
+        yield "unreviewed ε", f"{rule}: {'; '.join(sorted(code))}"
     if nominal:
-        yield "nominal ε", _each_method(nominal)
+        worth = {
+            f"{group.method} ({group.label}) {group.worst('epsilon_central')} in place of "
+            f"{_text(group, 'epsilon_nominal')}": None
+            for group in nominal
+        }
+        yield "nominal ε", "; ".join(worth)
     unbounded = [group for group in groups if group.first("epsilon_published") == math.inf]
     if unbounded:
         yield "as published", f"no ε holds for {_methods(unbounded)}"
@@ -173,31 +170,6 @@ def _methods(groups: Iterable[Group]) -> str:
 def _count(number: int, word: str) -> str:
     plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
     return f"{number} {word if number == 1 else plural}"
-
-
-def _each_budget(groups: Iterable[Group]) -> str:
-    """Return the epsilon that holds for each budget of groups without departures."""
-    budgets = by(groups, lambda group: f"{group.budget}, δ = {_short(group.first('delta'))}")
-    parts = []
-    for budget, members in budgets.items():
-        rows = pd.concat([group.rows for group in members])
-        holds, sharper = (
-            round_up(largest(rows[f"epsilon_{name}"])) for name in ("central", "central_1e5")
-        )
-        parts.append(f"asked for {budget}: {holds} holds, {sharper} at δ = 1e-5")
-    return "; ".join(parts)
-
-
-def _each_method(groups: Iterable[Group]) -> str:
-    """Return the nominal epsilons of each method and those that hold."""
-    parts = []
-    for name, members in by(groups, lambda group: f"{group.method} ({group.label})").items():
-        worth = [
-            f"{group.worst('epsilon_central')} in place of {_text(group, 'epsilon_nominal')}"
-            for group in members
-        ]
-        parts.append(f"{name}: {', '.join(worth)}")
-    return "; ".join(parts)
 
 
 def _attacked(audited: pd.DataFrame) -> str:
