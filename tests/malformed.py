@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import yaml
 
+from tabled import table
+
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG: dict[str, Any] = {"studies": ["good"], "datasets": {"mine": "mine.npz"}}
 STUDY: dict[str, Any] = {
@@ -65,12 +67,6 @@ def arrays(folder: Path, **changes: Any) -> None:
         folder / "mine.npz",
         **{key: value for key, value in (good | changes).items() if value is not None},
     )
-
-
-def table(name: str) -> dict[Any, Any]:
-    """Return a table of cases, ``cases/<name>.yaml``."""
-    file = Path(__file__).parent / "cases" / f"{name}.yaml"
-    return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
 def arrays_of(given: dict[str, Any]) -> dict[str, np.ndarray | None]:

@@ -120,24 +120,10 @@ def world(
     if "items" in registry.info(method).about.needs:
         model = cells.Model("embedding", (4,), items=shape[0])
     mechanism = mechanism or mechanism_of(method)
-    law = {"mechanism": mechanism, "norm": NORMS[mechanism]}
-    rule = plan(
-        len(sizes),
-        **law,
-        rounds=rounds,
-        sample_rate=rate,
-        noise_multiplier=noise,
-        clip_norm=clip_norm,
-    )
-    settings = {
-        "local_epochs": 1,
-        "plan": rule,
-        "sizes": sizes,
-        "shape": shape,
-        "model": model,
-        "seed": seed,
-    }
-    found = simulation(method, **(settings | options))
+    law = {"mechanism": mechanism, "norm": NORMS[mechanism], "noise_multiplier": noise}
+    rule = plan(len(sizes), **law, rounds=rounds, sample_rate=rate, clip_norm=clip_norm)
+    settings = {"plan": rule, "sizes": sizes, "shape": shape, "model": model, "seed": seed}
+    found = simulation(method, **({"local_epochs": 1} | settings | options))
     cell = cells.Cell(
         "random",
         cells.Partition("iid", len(sizes)),
@@ -168,14 +154,8 @@ def certified_run(method: str, rate: float, dtype: torch.dtype) -> Run:
     """Return a watched run of a certified method: float64 in a loop over clients, float32 with
     another seed under vmap, where it keeps clients apart."""
     wide = dtype == torch.float64
-    found = world(
-        method,
-        rate=rate,
-        dtype=dtype,
-        backend="loop" if wide else "vmap",
-        seed=0 if wide else 1,
-    )
-    return real(found.isolated("auto"))
+    how = {"backend": "loop", "seed": 0} if wide else {"backend": "vmap", "seed": 1}
+    return real(world(method, rate=rate, dtype=dtype, **how).isolated("auto"))
 
 
 def watch(world: Simulation, *, own: bool = False) -> Run:
@@ -266,9 +246,8 @@ def _round(
             change = sums[name] if own_step and not added else change
         spread = np.broadcast_to(scales.get(name, np.ones(())), change.shape) * unit
         rest_kept &= not change[spread == 0].any()
-        left = np.divide(
-            change - value, spread, out=np.full(change.shape, np.nan), where=spread > 0
-        )
+        nothing = np.full(change.shape, np.nan)
+        left = np.divide(change - value, spread, out=nothing, where=spread > 0)
         scores[name] = left.ravel()
     return Round(tuple(clients.tolist()), scores, as_released, rest_kept)
 
@@ -286,16 +265,12 @@ def clipped_mean(rows: Arrays, scales: Arrays, plan: Plan) -> Arrays:
         units[name] = np.divide(value, scale, out=np.zeros_like(value), where=scale > 0)
     total = {name: np.zeros(value.shape[1:]) for name, value in rows.items()}
     for client in range(len(next(iter(rows.values())))):
-        length = np.linalg.norm(
-            np.concatenate([value[client].ravel() for value in units.values()]), ord=plan.norm
-        )
+        flat = np.concatenate([value[client].ravel() for value in units.values()])
+        length = np.linalg.norm(flat, ord=plan.norm)
         if np.isfinite(length):
             for name, value in units.items():
-                total[name] += (
-                    value[client]
-                    * scales.get(name, 1.0)
-                    * min(1.0, plan.clip_norm / max(length, 1e-300))
-                )
+                factor = min(1.0, plan.clip_norm / max(length, 1e-300))
+                total[name] += value[client] * scales.get(name, 1.0) * factor
     cohort = plan.sample_rate * plan.clients / plan.groups
     return {name: value / cohort for name, value in total.items()}
 
@@ -410,10 +385,8 @@ def lay_out(place: Path, changed_data: bool = False) -> Path:
     arrays = datasets.load_arrays(place / "digits.npz")
     partition.make(arrays, DIGITS, 0).save(place / "partition.npz")
     if changed_data:
-        other = {
-            "train_images": arrays.train_images[::-1].copy(),
-            "train_labels": np.zeros_like(arrays.train_labels),
-        }
+        other = {"train_images": arrays.train_images[::-1].copy()}
+        other["train_labels"] = np.zeros_like(arrays.train_labels)
         found = {name: value for name, value in (vars(arrays) | other).items() if value is not None}
         np.savez(place / "digits.npz", **found)
         (place / "digits.pin").unlink()  # this world has other values

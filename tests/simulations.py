@@ -34,6 +34,9 @@ SIZES = (9, 4, 1, 6)
 TABLE = cells.Model("embedding", (4,), items=5)
 """The network of methods for people and items, whatever network the others have."""
 
+LINEAR = cells.Model("mlp", ())
+"""A softmax regression."""
+
 NOTHING_LEARNED = {"sizes": (1,) * len(SIZES), "local_epochs": 1, "lr": 0.0}
 """Settings of ``simulation`` with which every upload is zero, at the least expense: what moves the
 model is noise."""
@@ -41,28 +44,15 @@ model is noise."""
 
 def plan(clients: int = len(SIZES), **changes: Any) -> Plan:
     """Return a Gaussian plan with a little noise."""
-    values = {
-        "mechanism": "gaussian",
-        "norm": 2,
-        "clip_norm": 0.5,
-        "noise_multiplier": 0.3,
-        "sample_rate": 1.0,
-        "rounds": 3,
-        "delta": 1e-3,
-        "clients": clients,
-    }
-    return Plan(**(values | changes))
+    values = {"mechanism": "gaussian", "norm": 2, "clip_norm": 0.5, "noise_multiplier": 0.3}
+    shape = {"sample_rate": 1.0, "rounds": 3, "delta": 1e-3, "clients": clients}
+    return Plan(**(values | shape | changes))
 
 
 def open_plan(clients: int = len(SIZES), **changes: Any) -> Plan:
     """Return a plan without privacy."""
-    return plan(
-        clients,
-        **(
-            {"mechanism": "none", "clip_norm": None, "noise_multiplier": None, "delta": None}
-            | changes
-        ),
-    )
+    nothing = dict.fromkeys(("clip_norm", "noise_multiplier", "delta"))
+    return plan(clients, **({"mechanism": "none"} | nothing | changes))
 
 
 def simulation(
@@ -90,13 +80,7 @@ def simulation(
         model, shape = TABLE, (1,)
     if plan is None:
         plan = globals()["plan"](len(sizes)) if about.private else open_plan(len(sizes))
-    settings = {
-        "rounds": plan.rounds,
-        "local_epochs": 2,
-        "batch_size": 4,
-        "optimizer": "sgd",
-        "lr": 0.3,
-    }
+    settings = {"rounds": plan.rounds, "local_epochs": 2, "batch_size": 4, "lr": 0.3}
     classes = 2 if "two_classes" in about.needs else CLASSES
     rng = np.random.default_rng(seed)
     examples = []
@@ -118,7 +102,7 @@ def simulation(
         ),
         network=networks.build(model or cells.Model("mlp", (4,)), shape, classes),
         plan=plan,
-        training=cells.Training(**(settings | training)),
+        training=cells.Training(**({"optimizer": "sgd"} | settings | training)),
         departures=frozenset(about.departures + departures),
         split=split,
         train=arrays,
@@ -144,6 +128,19 @@ def quiet(
     return simulation(method, hyperparameters, plan=rule, backend="vmap", **changes)
 
 
+def linear(
+    method: str,
+    hyperparameters: dict[str, Any],
+    clip_norm: float,
+    lr: float,
+    rounds: int = 1,
+    **changes: Any,
+) -> Simulation:
+    """Return a simulation of a linear model whose rounds are computed by hand, without noise."""
+    rule = {"clip_norm": clip_norm, "rounds": rounds}
+    return quiet(method, hyperparameters, model=LINEAR, lr=lr, **rule, **changes)
+
+
 def with_states(progress: Progress, change: Callable[[str, Tensor], Tensor]) -> Progress:
     """Change what all clients keep: ``(name, values [M, ...]) -> values [M, ...]``."""
     tree = {name: change(name, value) for name, value in progress.states.items()}
@@ -154,14 +151,9 @@ def with_states(progress: Progress, change: Callable[[str, Tensor], Tensor]) -> 
 
 def held(world: Simulation, done: Progress) -> None:
     """Hold a run against its plan, as a table does."""
-    run_check.check(
-        world.plan,
-        world.departures,
-        "run",
-        releases=done.releases,
-        uploaded=done.uploaded_bits / 32 / done.round,
-        residuals=done.residuals,
-    )
+    found = {"releases": done.releases, "residuals": done.residuals}
+    sent = done.uploaded_bits / 32 / done.round
+    run_check.check(world.plan, world.departures, "run", uploaded=sent, **found)
 
 
 def taking_turns(params: Tree, task: Task) -> list[Objective]:

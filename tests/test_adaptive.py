@@ -39,6 +39,9 @@ ASKED = cells.Privacy(
 )
 
 
+SHAPE = {"rounds": 30, "sample_rate": 1.0, "clients": 100}
+
+
 def moving(rounds=3, quantile=0.5, lr=0.2, bit_noise=0.5, **changes):
     """A plan whose bound adapts."""
     return plan(rounds=rounds, adaptive=Adaptive(quantile, lr, bit_noise), **changes)
@@ -78,9 +81,7 @@ def test_bits_without_enough_noise_are_an_error_that_says_how_much():
     with pytest.raises(PrivacyError, match=r"clip_bit_noise.*above 1\.315"):
         make_plan(
             dataclasses.replace(ASKED, epsilon=None, noise_multiplier=2.63, clip_bit_noise=1.3),
-            rounds=30,
-            sample_rate=1.0,
-            clients=100,
+            **SHAPE,
         )
 
 
@@ -91,17 +92,14 @@ def test_the_noise_on_the_bits_is_a_twentieth_of_the_cohort_by_default():
 
 
 def test_a_plan_and_its_epsilons_are_those_of_the_fixed_bound():
-    rule = make_plan(ASKED, rounds=30, sample_rate=1.0, clients=100)
-    fixed = make_plan(
-        cells.Privacy("gaussian", 8.0, None, 1e-3, 0.1), rounds=30, sample_rate=1.0, clients=100
-    )
+    rule = make_plan(ASKED, **SHAPE)
+    fixed = make_plan(cells.Privacy("gaussian", 8.0, None, 1e-3, 0.1), **SHAPE)
     assert dataclasses.replace(rule, adaptive=None) == fixed
     entries = [ledger(one, ASKED) for one in (rule, fixed)]
     told = ("clip_quantile", "clip_bit_noise", "noise_multiplier_update")
     assert [getattr(entries[0], name) for name in told[:2]] == [0.5, 10.0]
-    assert entries[0].noise_multiplier_update == pytest.approx(
-        (fixed.noise_multiplier**-2 - 20.0**-2) ** -0.5
-    )
+    update = (fixed.noise_multiplier**-2 - 20.0**-2) ** -0.5
+    assert entries[0].noise_multiplier_update == pytest.approx(update)
     assert dataclasses.replace(entries[0], **dict.fromkeys(told)) == entries[1]
     assert composed_epsilon([rule, fixed], 1e-3) == composed_epsilon([fixed, fixed], 1e-3)
     assert from_json(type(rule), to_json(rule), "plan") == rule
@@ -405,9 +403,8 @@ def test_a_study_that_asks_for_what_cannot_be_is_refused(privacy, method, told, 
 
 
 def test_a_study_that_asks_for_what_can_be_has_cells_of_their_own(tmp_path):
-    (tmp_path / "asked.yaml").write_text(
-        STUDY.replace("PRIVACY", ALL).replace("METHOD", "{name: fedper}")
-    )
+    text = STUDY.replace("PRIVACY", ALL).replace("METHOD", "{name: fedper}")
+    (tmp_path / "asked.yaml").write_text(text)
     problems = Problems()
     (line,) = read("asked", tmp_path, problems).lines
     problems.stop()

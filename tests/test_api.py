@@ -47,13 +47,8 @@ def clients(count: int = 5, seed: int = 0) -> list[tuple[torch.Tensor, torch.Ten
     """Clients with 8 to 12 examples of 6 numbers and 3 classes."""
     generator = torch.Generator().manual_seed(seed)
     sizes = [8 + i for i in range(count)]
-    return [
-        (
-            torch.randn(size, 6, generator=generator),
-            torch.randint(0, 3, (size,), generator=generator) % 3,
-        )
-        for size in sizes
-    ]
+    draw = {"generator": generator}
+    return [(torch.randn(n, 6, **draw), torch.randint(0, 3, (n,), **draw)) for n in sizes]
 
 
 def train(method="dp_fedavg", shards=None, **changes):
@@ -128,10 +123,20 @@ OWN = registry.info("dp_fedavg").factory()
 NETWORK = networks.build(MLP, (6,), 3)
 OWN_NAMES = {"method": OWN, "model": NETWORK, "method_name": "mine", "model_name": "net"}
 ADAPTIVE = dataclasses.replace(BUDGET, clip_quantile=0.5, clip_bit_noise=1.0)
-OF_ADAPTIVE = ("clip_quantile", "clip_lr", "clip_bit_noise")
-NUMBERS = [(x, y.float()) for x, y in clients()]
+OF_ADAPTIVE = {"clip_quantile", "clip_lr", "clip_bit_noise"}
+OF_ANOTHER = {"mechanism", "noise_multiplier", "departures"}
+ERRORS = ("squared", "absolute")
+NUMBERS = {"shards": [(x, y.float()) for x, y in clients()], "classes": None}
 NO_SETTINGS = {"secret", "device", "backend", "allow_large_delta"}
 """Of the parameters of ``federation``: what a key is made with, how a run is computed, a word."""
+
+
+def each(block, base, names):
+    """Calls with another value of each of these fields of a block."""
+    others = {name: OTHER[block][name] for name in sorted(names)}
+    return [{block: dataclasses.replace(base, **{name: others[name]})} for name in others]
+
+
 SETTINGS = {
     "method": [{}, {"method": "feddpa"}, {"method": OWN, "method_name": "dp_fedavg"}],
     "method_name": [OWN_NAMES, OWN_NAMES | {"method_name": "other"}],
@@ -142,45 +147,20 @@ SETTINGS = {
     ],
     "model_name": [OWN_NAMES, OWN_NAMES | {"model_name": "other"}],
     "training": [
-        {},
-        *(
-            {"training": dataclasses.replace(LOCAL, **{name: value})}
-            for name, value in OTHER["training"].items()
-            if name not in ("loss", "augment")
-        ),
-        *(
-            {
-                "shards": NUMBERS,
-                "classes": None,
-                "training": dataclasses.replace(LOCAL, loss=loss),
-            }
-            for loss in ("squared_error", "absolute_error")
-        ),
+        *({}, *each("training", LOCAL, set(OTHER["training"]) - {"loss", "augment"})),
+        *(NUMBERS | {"training": dataclasses.replace(LOCAL, loss=f"{n}_error")} for n in ERRORS),
     ],
     "privacy": [
         *({}, {"privacy": ADAPTIVE}),
         {"privacy": Privacy("laplace", epsilon=8, delta=1e-3, clip_norm=0.5)},
         {"privacy": Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=0.5)},
-        *(
-            {"privacy": dataclasses.replace(BUDGET, **{name: OTHER["privacy"][name]})}
-            for name in OTHER["privacy"]
-            if name not in ("mechanism", "noise_multiplier", "departures", *OF_ADAPTIVE)
-        ),
-        *(
-            {"privacy": dataclasses.replace(ADAPTIVE, **{name: OTHER["privacy"][name]})}
-            for name in OF_ADAPTIVE
-        ),
+        *each("privacy", BUDGET, set(OTHER["privacy"]) - OF_ADAPTIVE - OF_ANOTHER),
+        *each("privacy", ADAPTIVE, OF_ADAPTIVE),
     ],
     "server": [
-        {},
+        *({}, {"server": Server(lr=0.5)}, {"server": Server("momentum", momentum=0.5)}),
         *({"server": Server(name)} for name in ("momentum", "adam", "yogi")),
-        {"server": Server(lr=0.5)},
-        {"server": Server("momentum", momentum=0.5)},
-        *(
-            {"server": Server("adam", **{name: value})}
-            for name, value in OTHER["server"].items()
-            if name not in ("optimizer", "momentum")
-        ),
+        *each("server", Server("adam"), set(OTHER["server"]) - {"optimizer", "momentum"}),
     ],
     "hyperparameters": [{"method": "feddpa"}, {"method": "feddpa", "hyperparameters": {"tau": 1}}],
     "tests": [{}, {"tests": clients()}],
@@ -243,15 +223,8 @@ def test_without_noise_and_clip_it_is_fedavg_on_each_clients_own_rows():
     shards = clients(3)
     training = Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.2)
     loose = Privacy(noise_multiplier=0.0, delta=1e-3, clip_norm=1e9)
-    result = train(
-        "dp_fedavg",
-        shards,
-        training=training,
-        privacy=loose,
-        tests=shards,
-        model=Model("mlp", ()),
-        dtype=torch.float64,
-    )
+    settings = {"training": training, "privacy": loose, "tests": shards, "dtype": torch.float64}
+    result = train("dp_fedavg", shards, model=Model("mlp", ()), **settings)
     begin = rounds.start(result.simulation).params
     steps = []
     for x, y in shards:
@@ -278,9 +251,8 @@ def test_held_out_rows_take_no_part_in_training():
     simulation = federation()
     split = simulation.split
     ends = np.cumsum([len(y) for _, y in clients()])
-    for train_rows, test_rows, end, (_, y) in zip(
-        split.train, split.test, ends, clients(), strict=True
-    ):
+    labels = [y for _, y in clients()]
+    for train_rows, test_rows, end, y in zip(split.train, split.test, ends, labels, strict=True):
         assert len(test_rows) == round(0.2 * len(y))
         assert sorted([*train_rows, *test_rows]) == list(range(end - len(y), end))
     broken = simulation.test.x.clone()
@@ -374,6 +346,9 @@ NON_PRIVATE = {"method": "fedavg", "privacy": None}
 THREE = np.arange(3)
 MASKED = {"shards": [(np.ma.masked_less(np.ones((3, 6)), 0), THREE)]}
 TEXT = {"shards": [(np.ones((3, 6)), np.array(["a", "b", "c"], dtype=object))]}
+FROM_1 = NON_PRIVATE | {"shards": [(np.zeros((3, 6)), THREE + 1)], "classes": None}
+WIDER = {"shards": [*clients(1), (torch.zeros(3, 7), torch.arange(3))]}
+LARGE_DELTA = dataclasses.replace(BUDGET, delta=0.2)
 COMPLEX = {"shards": [(np.ones((3, 6), np.complex64), THREE)]}
 
 
@@ -486,11 +461,7 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ({"method": "fedavg"}, ConfigError, "it promises nothing"),
         ({"privacy": Privacy(epsilon=8, clip_norm=1.0)}, ConfigError, "privacy.delta is missing"),
         ({"privacy": Privacy(epsilon=8, delta=1e-3)}, ConfigError, "privacy.clip_norm is missing"),
-        (
-            {"privacy": dataclasses.replace(BUDGET, delta=0.2)},
-            PrivacyError,
-            "below 1/M = 0.2; .*all",
-        ),
+        ({"privacy": LARGE_DELTA}, PrivacyError, "below 1/M = 0.2; .*all"),
         ({"shards": []}, DataError, "clients; got 'none'"),
         ({"tests": clients(2)}, DataError, "tests; got '2 pairs'; expected 5"),
         ({"shards": [(torch.zeros(3, 6), torch.zeros(2))]}, DataError, r"clients\[0\]"),
@@ -499,34 +470,18 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         (TEXT, DataError, r"clients\[0\]: y; got 'an array of Python objects \(str\)"),
         (COMPLEX, DataError, r"clients\[0\]: x; got 'complex64'; expected real numbers"),
         ({"classes": 10**12}, DataError, "classes; got 1000000000000; .* at most 1000000"),
-        (
-            NON_PRIVATE | {"shards": [(np.zeros((3, 6)), THREE + 1)], "classes": None},
-            DataError,
-            "labels; got 'labels 1 to 3, none of them 0'; .* number the classes .* classes = 4",
-        ),
+        (FROM_1, DataError, "got 'labels 1 to 3, none of them 0'; .* the classes .* classes = 4"),
         ({"classes": None}, ConfigError, "classes is missing; .* private run.*add classes="),
         ({"model": NETWORK, "classes": 4}, ConfigError, "classes; got 4; expected 3, the outputs"),
         (NON_PRIVATE | {"shards": strangers("all NaN")}, DataError, "finite numbers"),
         (NON_PRIVATE | {"shards": strangers("a negative label")}, DataError, "labels; got -1"),
-        (
-            {"shards": [*clients(1), (torch.zeros(3, 7), torch.arange(3))]},
-            DataError,
-            "shapes of an example",
-        ),
+        (WIDER, DataError, "shapes of an example"),
         ({"method": "dp_fedavgg"}, ConfigError, "did you mean 'dp_fedavg'"),
         ({"model": "mpl"}, ConfigError, "did you mean 'mlp'"),
-        (
-            {"hyperparameters": {"tau": 1}},
-            ConfigError,
-            "hyper-parameter dp_fedavg.tau does not exist",
-        ),
+        ({"hyperparameters": {"tau": 1}}, ConfigError, "dp_fedavg.tau does not exist"),
         (NON_PRIVATE | {"classes": 2}, DataError, "classes; got 2; expected at least 3"),
         ({"test_fraction": 1.0}, ConfigError, "0 <= fraction < 1"),
-        (
-            {"model": 3},
-            ConfigError,
-            r"model; got 'int'; expected a name, a Model or a torch module",
-        ),
+        ({"model": 3}, ConfigError, "got 'int'; expected a name, a Model or a torch module"),
         ({"model": nn.Linear(6, 3)}, ConfigError, "model Linear; got 'no nn.Linear layer'"),
         ({"model": nn.Linear}, ConfigError, r"model Linear cannot be made; .*image_shape=\(6,\)"),
         ({"model": lambda: nn.Linear(6, 3)}, ConfigError, "model <lambda> cannot be made"),
@@ -562,8 +517,7 @@ def test_reversed_rows_and_another_byte_order_are_taken_as_what_they_are():
 
 
 def test_a_delta_of_one_over_m_is_accepted_by_those_who_say_so():
-    large = dataclasses.replace(BUDGET, delta=0.2)
-    assert federation(privacy=large, allow_large_delta=True).plan.delta == 0.2
+    assert federation(privacy=LARGE_DELTA, allow_large_delta=True).plan.delta == 0.2
 
 
 @pytest.mark.slow
@@ -579,17 +533,9 @@ def test_a_cell_of_a_study_has_the_bits_of_the_pipeline(tmp_path):
     partition.make(datasets.load_arrays(file), cell.partition, cell.seed).save(inputs.partition)
     write_json(inputs.plan, {"plan": vars(plan_of(cell, None).plan)})
     out = tmp_path / "run"
-    train_files(
-        registry.run_cell(cell),
-        inputs,
-        out,
-        tmp_path,
-        device="cpu",
-        backend="auto",
-        checkpoint_seconds=60,
-        code="",
-    )
-    world = simulate(cell, inputs, device="cpu", backend="auto")
+    how, run = {"device": "cpu", "backend": "auto"}, registry.run_cell(cell)
+    train_files(run, inputs, out, tmp_path, checkpoint_seconds=60, code="", **how)
+    world = simulate(cell, inputs, **how)
     trained = load_final(out, world)
     assert all(torch.equal(result.params[name], trained.params[name]) for name in trained.params)
     assert result.ledger.epsilon_central == pytest.approx(cell.privacy.epsilon)

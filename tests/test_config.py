@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import malformed
+import tabled
 from pflpipe import options
 from pflpipe.cells import (
     BLOCKS,
@@ -196,7 +197,7 @@ def test_axes_methods_and_seeds_multiply(load):
     assert counts == {"fedavg": 3 * 2, "dp_fedavg": 2 * 3 * 2, "feddpa": 2 * 3 * 2}
 
 
-EXPANSIONS = malformed.table("expansions")
+EXPANSIONS = tabled.table("expansions")
 
 
 @pytest.mark.parametrize("case", EXPANSIONS)
@@ -438,7 +439,7 @@ def places(value, path=()):
             yield from places(item, (*path, key))
 
 
-FULL = malformed.STUDY | malformed.table("full_study") | {"paper": malformed.PAPER}
+FULL = malformed.STUDY | tabled.table("full_study") | {"paper": malformed.PAPER}
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()

@@ -292,20 +292,15 @@ def test_runs_add_up_in_squares_whatever_their_schedules():
     first = plan(100, rounds=60, groups=10, band=8, noise_multiplier=6.0)
     other = dataclasses.replace(first, groups=5, band=2, rounds=20)
     independent = plan(100, rounds=20, noise_multiplier=9.0)
-    mu = math.hypot(
-        length_of(60, 10, 8) / 6,
-        length_of(60, 10, 8) / 6,
-        length_of(20, 5, 2) / 6,
-        20**0.5 / 9,
-    )
+    first_mu, other_mu = length_of(60, 10, 8) / 6, length_of(20, 5, 2) / 6
+    mu = math.hypot(first_mu, first_mu, other_mu, 20**0.5 / 9)
     found = accounting.composed_epsilon([first, first, other, independent], 1e-5)
     assert found == pytest.approx(gdp_epsilon(mu, 1e-5), rel=1e-9)
     sampled = plan(100, rounds=2, sample_rate=0.5, noise_multiplier=9.0)
     with_sampled = accounting.composed_epsilon([first, sampled], 1e-5)
     assert accounting.epsilon(first, 1e-5) < with_sampled
-    assert with_sampled < accounting.composed_epsilon(
-        [first, dataclasses.replace(sampled, sample_rate=1.0)], 1e-5
-    )
+    whole = dataclasses.replace(sampled, sample_rate=1.0)
+    assert with_sampled < accounting.composed_epsilon([first, whole], 1e-5)
 
 
 def test_the_noise_is_calibrated_to_the_whole_run_and_the_ledger_says_how():

@@ -26,7 +26,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import malformed
+import tabled
 import warm
+from called import called
 from pflpipe.data import datasets, downloads, pins
 from pflpipe.data.contract import STANDARDISED
 from pflpipe.data.datasets import (
@@ -96,34 +98,26 @@ def mnist_original(monkeypatch, name="mnist"):
     from torchvision import datasets
 
     cls = {"mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[name]
-    plain = {
-        f"{cls.__name__}/raw/{key}": value
-        for key, value in mnist_files(("train", "t10k"), GREY, LABELS).items()
-    }
+    files = mnist_files(("train", "t10k"), GREY, LABELS)
+    plain = {f"{cls.__name__}/raw/{key}": value for key, value in files.items()}
     packed = {f"{key}.gz": gzip.compress(value) for key, value in plain.items()}
-    monkeypatch.setattr(
-        cls, "resources", [(Path(key).name, md5(value)) for key, value in packed.items()]
-    )
+    digests = [(Path(key).name, md5(value)) for key, value in packed.items()]
+    monkeypatch.setattr(cls, "resources", digests)
     return cls, plain, packed
 
 
 def emnist_original(monkeypatch, split="letters"):
     from torchvision.datasets import EMNIST
 
-    sideways = GREY.swapaxes(1, 2)
-    plain = mnist_files(
-        (f"emnist-{split}-train", f"emnist-{split}-test"), sideways, LABELS + (split == "letters")
-    )
+    prefixes, labels = (f"emnist-{split}-train", f"emnist-{split}-test"), LABELS
+    plain = mnist_files(prefixes, GREY.swapaxes(1, 2), labels + (split == "letters"))
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as bundle:
         for name, content in plain.items():
             bundle.writestr(f"gzip/{name}.gz", gzip.compress(content))
     monkeypatch.setattr(EMNIST, "md5", md5(packed.getvalue()))
-    return (
-        EMNIST,
-        {f"EMNIST/raw/{k}": v for k, v in plain.items()},
-        {"EMNIST/raw/gzip.zip": packed.getvalue()},
-    )
+    unpacked = {f"EMNIST/raw/{key}": value for key, value in plain.items()}
+    return EMNIST, unpacked, {"EMNIST/raw/gzip.zip": packed.getvalue()}
 
 
 def cifar_original(monkeypatch, name="cifar10"):
@@ -133,15 +127,12 @@ def cifar_original(monkeypatch, name="cifar10"):
     key = {"cifar10": "labels", "cifar100": "fine_labels"}[name]
     flat = COLOUR.transpose(0, 3, 1, 2).reshape(12, -1)
     train_names = [file for file, _ in cls.train_list]
-    shares = dict(zip(train_names, np.array_split(np.arange(8), len(train_names)), strict=True)) | {
-        cls.test_list[0][0]: np.arange(8, 12)
-    }
-    plain = {
-        f"{cls.base_folder}/{file}": pickle.dumps(
-            {"data": flat[rows], key: LABELS[rows].tolist()}, protocol=2
-        )
-        for file, rows in shares.items()
-    }
+    parts = np.array_split(np.arange(8), len(train_names))
+    shares = dict(zip(train_names, parts, strict=True)) | {cls.test_list[0][0]: np.arange(8, 12)}
+    plain = {}
+    for file, rows in shares.items():
+        content = {"data": flat[rows], key: LABELS[rows].tolist()}
+        plain[f"{cls.base_folder}/{file}"] = pickle.dumps(content, protocol=2)
     meta = f"{cls.base_folder}/{cls.meta['filename']}"
     plain[meta] = pickle.dumps({cls.meta["key"]: ["a"] * 10})
     packed = {cls.filename: tar(plain, "w:gz")}
@@ -161,11 +152,10 @@ def svhn_original(monkeypatch):
     for split, part in (("train", TRAIN), ("test", TEST)):
         file = io.BytesIO()
         labels = np.where(LABELS[part] == 0, 10, LABELS[part])  # SVHN writes the digit 0 as 10
-        savemat(
-            file, {"X": COLOUR[part].transpose(1, 2, 3, 0), "y": labels[:, None].astype(np.uint8)}
-        )
-        plain[f"{split}_32x32.mat"] = file.getvalue()
+        x, y = COLOUR[part].transpose(1, 2, 3, 0), labels[:, None].astype(np.uint8)
+        savemat(file, {"X": x, "y": y})
         name = f"{split}_32x32.mat"
+        plain[name] = file.getvalue()
         table[split] = [f"http://nowhere.invalid/{name}", name, md5(file.getvalue())]
     monkeypatch.setattr(SVHN, "split_list", table)
     return SVHN, plain, plain
@@ -197,9 +187,8 @@ def tff_files(tmp_path: Path) -> dict[str, bytes]:
         with h5py.File(path, "w") as file:
             for writer, labels in TFF_WRITERS.items():
                 group = file.create_group(f"examples/{writer}")
-                group["pixels"] = (
-                    1.0 - ink(labels[0] + offset, len(labels)).astype(np.float32) / 255.0
-                )
+                pixels = ink(labels[0] + offset, len(labels)).astype(np.float32)
+                group["pixels"] = 1.0 - pixels / 255.0
                 group["label"] = np.array(labels, dtype=np.int32)
         files[f"fed_emnist_{part}.h5"] = path.read_bytes()
     return files
@@ -234,9 +223,8 @@ def server(tmp_path):
         def log_message(self, *args):
             pass
 
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
-    ) as web:
+    handler = functools.partial(Quiet, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
         thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield folder, f"http://127.0.0.1:{web.server_port}/"
@@ -329,9 +317,8 @@ def test_a_silent_network_counts_as_absent(tmp_path, monkeypatch):
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, never answers
-        monkeypatch.setattr(
-            downloads, "FEMNIST_URL", f"http://127.0.0.1:{silent.getsockname()[1]}/x"
-        )
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
+        monkeypatch.setattr(downloads, "FEMNIST_URL", address)
         monkeypatch.setattr(downloads, "TIMEOUT", 0.05)
         with pytest.raises(DataError, match="timed out"):
             prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
@@ -385,16 +372,14 @@ def test_femnist_is_read_from_the_files_of_tensorflow_federated(tmp_path, no_net
     write(tmp_path / "down", tff_files(tmp_path))
     prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
     assert_is_femnist(tmp_path / "out.npz")
-    assert np.array_equal(
-        load_arrays(tmp_path / "out.npz").test_images, np.concatenate([ink(10, 3), ink(13, 2)])
-    )
+    found = load_arrays(tmp_path / "out.npz").test_images
+    assert np.array_equal(found, np.concatenate([ink(10, 3), ink(13, 2)]))
 
 
 def test_femnist_is_fetched_and_read_from_its_archive(tmp_path, monkeypatch, server):
     folder, address = server
-    archive = tar(
-        {f"folder/{name}": content for name, content in tff_files(tmp_path).items()}, "w:bz2"
-    )
+    files = {f"folder/{name}": content for name, content in tff_files(tmp_path).items()}
+    archive = tar(files, "w:bz2")
     write(folder, {"fed_emnist.tar.bz2": archive})
     monkeypatch.setattr(downloads, "FEMNIST_URL", f"{address}fed_emnist.tar.bz2")
     with pytest.raises(DataError, match="digest differs from fe1ed5a502cea3a9"):
@@ -476,24 +461,18 @@ def test_digits_come_without_network_as_described(tmp_path, no_network):
 def test_the_fixed_test_set_is_stratified_disjoint_and_always_the_same():
     labels = np.repeat([0, 1, 2], [100, 50, 10])
     images = np.arange(160, dtype=np.float32)[:, None]
-    first, again = (
-        arrays_from({"train_images": images, "train_labels": labels}, "mine", "mine")
-        for _ in range(2)
-    )
+    raw = {"train_images": images, "train_labels": labels}
+    first, again = (arrays_from(raw, "mine", "mine") for _ in range(2))
     assert np.bincount(first.test_labels).tolist() == [20, 10, 2]
-    assert np.array_equal(
-        np.sort(np.concatenate([first.train_images, first.test_images]), axis=0), images
-    )
+    whole = np.concatenate([first.train_images, first.test_images])
+    assert np.array_equal(np.sort(whole, axis=0), images)
     assert np.array_equal(first.test_images, again.test_images)
 
 
 def test_the_fixed_test_set_takes_a_fifth_of_every_user():
     users = np.array([f"user {i}" for i in np.repeat([3, 1, 2], [10, 20, 1])])
-    raw = {
-        "train_images": np.zeros((31, 2), np.float32),
-        "train_labels": np.arange(31) % 2,
-        "train_users": users,
-    }
+    x, y = np.zeros((31, 2), np.float32), np.arange(31) % 2
+    raw = {"train_images": x, "train_labels": y, "train_users": users}
     arrays = arrays_from(raw, "mine", "mine")
     assert np.bincount(arrays.test_users, minlength=3).tolist() == [4, 0, 2]
     assert np.bincount(arrays.train_users).tolist() == [16, 1, 8]
@@ -568,16 +547,14 @@ def test_the_package_declares_the_classes_of_the_data_sets_it_knows(name):
 
 
 SKEWED = np.random.default_rng(0).gamma(2.0, 3.0, (500, 3)).astype(np.float32)
+EVEN = (SKEWED - SKEWED.mean(0)) / SKEWED.std(0)
 SCALES = {
-    "over all rows": ((SKEWED - SKEWED.mean(0)) / SKEWED.std(0), True),
+    "over all rows": (EVEN, True),
     "by pandas": ((SKEWED - SKEWED.mean(0)) / SKEWED.std(0, ddof=1), True),
     "over training rows": ((SKEWED - SKEWED[:400].mean(0)) / SKEWED[:400].std(0), True),
-    "with a constant": (np.c_[(SKEWED - SKEWED.mean(0)) / SKEWED.std(0), np.zeros(500)], True),
-    "the channels of sequences": (
-        ((SKEWED - SKEWED.mean(0)) / SKEWED.std(0)).reshape(100, 5, 3),
-        True,
-    ),
-    "all but one": (np.c_[(SKEWED - SKEWED.mean(0)) / SKEWED.std(0), SKEWED[:, 0]], False),
+    "with a constant": (np.c_[EVEN, np.zeros(500)], True),
+    "the channels of sequences": (EVEN.reshape(100, 5, 3), True),
+    "all but one": (np.c_[EVEN, SKEWED[:, 0]], False),
     "by constants": ((SKEWED - 6) / 4, False),
     "constants alone": (np.zeros((500, 3)), False),
     "images": (np.zeros((500, 4, 4), np.uint8), False),
@@ -659,7 +636,7 @@ def test_header_equals_what_prepare_makes(tmp_path_factory, kind, size, count, s
 FLOATS = np.zeros((6, 5), np.float32)
 BAD = {
     name: (malformed.arrays_of(case["arrays"]), case["words"])
-    for name, case in malformed.table("bad_arrays").items()
+    for name, case in tabled.table("bad_arrays").items()
 }
 BAD |= {
     "pickled images": (
@@ -721,9 +698,8 @@ def test_what_is_not_an_npz_is_named(content, tmp_path):
 
 
 def test_a_torn_npz_is_named(tmp_path):
-    np.savez_compressed(
-        tmp_path / "own.npz", **own(train_images=COLOUR[:6], test_images=COLOUR[:3])
-    )
+    pictures = own(train_images=COLOUR[:6], test_images=COLOUR[:3])
+    np.savez_compressed(tmp_path / "own.npz", **pictures)
     content = bytearray((tmp_path / "own.npz").read_bytes())
     content[2000:2100] = bytes(100)  # in the middle of the compressed training images
     (tmp_path / "own.npz").write_bytes(content)
@@ -801,7 +777,7 @@ def prepared(folder: Path, **changes) -> Path:
     return folder / "data" / "mine.npz"
 
 
-OTHER_VALUES = {n: malformed.arrays_of(case) for n, case in malformed.table("other_arrays").items()}
+OTHER_VALUES = {n: malformed.arrays_of(case) for n, case in tabled.table("other_arrays").items()}
 OTHER_VALUES |= {
     "a pixel": {"train_images": np.eye(1, 6 * 48, dtype=np.uint8).reshape(6, 4, 4, 3)},
     "a test pixel": {"test_images": np.eye(1, 3 * 48, dtype=np.uint8).reshape(3, 4, 4, 3)},
@@ -928,8 +904,7 @@ def test_reading_data_and_partitions_needs_numpy_only():
         "import sys, pflpipe.data.datasets, pflpipe.data.partition\n"
         f"sys.exit(', '.join(m for m in {heavy} if m in sys.modules) or None)"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (result.returncode, result.stderr) == (0, "")
+    assert called(sys.executable, "-c", code).stderr == ""
 
 
 @pytest.mark.slow
@@ -938,10 +913,7 @@ def test_script_makes_the_file_or_prints_one_line(tmp_path):
     script += ["--target", tmp_path / "d.npz"]
     subprocess.run(script, check=True)
     assert load_arrays(tmp_path / "d.npz").classes == 10
-    failed = subprocess.run(
-        [*script, "--source", tmp_path / "no.npz"], capture_output=True, text=True
-    )
-    assert failed.returncode == 2
+    failed = called(*script, "--source", tmp_path / "no.npz", code=2)
     assert len(failed.stderr.splitlines()) == 1
 
 
@@ -1010,7 +982,7 @@ def test_a_function_is_not_run_to_be_described_and_its_data_are_once_they_are_ma
     assert list(Path().glob("__pycache__")) == []
 
 
-@pytest.mark.parametrize("case", malformed.table("bad_programs"), ids=lambda case: case["text"])
+@pytest.mark.parametrize("case", tabled.table("bad_programs"), ids=lambda case: case["text"])
 def test_what_a_function_cannot_give_is_told_in_one_line(loader, case):
     with pytest.raises(DataError, match=case["words"]) as caught:
         prepare("mine", loader(case["text"] + "\n"), Path(), Path("data/mine.npz"))

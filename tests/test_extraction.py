@@ -105,12 +105,8 @@ def images(tmp_path: Path) -> Path:
     """A data set of 12 users, whose number of classes is not declared."""
     rows = np.arange(120)
     source = tmp_path / "source.npz"
-    np.savez(
-        source,
-        train_images=pictures(120, 8, 8),
-        train_labels=rows % 3,
-        train_users=rows % 12,
-    )
+    x = pictures(120, 8, 8)
+    np.savez(source, train_images=x, train_labels=rows % 3, train_users=rows % 12)
     datasets.prepare("mine", source, tmp_path, tmp_path / "mine.npz")
     return tmp_path / "mine.npz"
 
@@ -209,12 +205,8 @@ def test_a_file_that_does_not_fit_the_rows_is_refused_in_one_line(name, array, m
 
 def test_features_of_rows_in_another_order_are_refused(images):
     raw = datasets.load_arrays(images)
-    turned = dataclasses.replace(
-        raw,
-        train_images=raw.train_images[::-1],
-        train_labels=raw.train_labels[::-1],
-        train_users=raw.train_users[::-1],
-    )
+    names = [f"train_{name}" for name in ("images", "labels", "users")]
+    turned = dataclasses.replace(raw, **{name: getattr(raw, name)[::-1] for name in names})
     block = embeddings(images, pin=pins.digest(datasets.values(turned)))
     with pytest.raises(DataError, match="in their order"):
         extraction.make(block, images, images.parent / "mine.file-0.npz")
@@ -298,7 +290,7 @@ def test_a_perceptron_without_hidden_layers_is_linear():
 
 
 STUDY = TABLES["STUDY"]
-REFUSED = malformed.table("no_features")
+REFUSED = tabled.table("no_features")
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -104,12 +104,11 @@ def test_wisdm_is_read_from_its_original_in_units_of_no_ones_data(form, tmp_path
 def test_one_persons_rows_move_no_feature_of_another_one(tmp_path):
     lines = wisdm_file().splitlines(keepends=True)
     fewer = b"".join(line for line in lines if b",33," not in line)
-    one, other = (
-        downloads.read_original(
-            "wisdm", wisdm_folder(tmp_path / name, "unpacked", text), tmp_path, may_download=False
-        )
-        for name, text in (("all", wisdm_file()), ("fewer", fewer))
-    )
+    found = []
+    for name, text in (("all", wisdm_file()), ("fewer", fewer)):
+        root = wisdm_folder(tmp_path / name, "unpacked", text)
+        found.append(downloads.read_original("wisdm", root, tmp_path, may_download=False))
+    one, other = found
     kept = one["train_users"] != 33
     assert np.array_equal(one["train_images"][kept], other["train_images"])
 
@@ -274,12 +273,8 @@ def test_insteval_is_read_from_its_package_as_one_row_for_each_rating(tmp_path, 
         assert (raw["train_images"].dtype, raw["train_images"].shape) == (np.float32, (9, 1))
         lecturers = ["1", "6", "7", "9", "12"]
         items = [lecturers[int(item)] for item in raw["train_images"][:, 0]]
-        found = {
-            (str(person + 1), item): label
-            for person, item, label in zip(
-                raw["train_users"], items, raw["train_labels"], strict=True
-            )
-        }
+        people = [str(person + 1) for person in raw["train_users"]]
+        found = dict(zip(zip(people, items, strict=True), raw["train_labels"], strict=True))
         assert found == {(row.s, row.d): int(row.y >= 4) for row in table.itertuples()}
     line = prepare("insteval", unpacked, tmp_path, tmp_path / "out.npz")
     assert line == "insteval: 9 rows of 3 users, 2 classes, 1 feature"
@@ -422,9 +417,8 @@ def test_mnist_has_the_writers_that_qmnist_names(form, tmp_path, monkeypatch):
         files = {name[: -len(".gz")]: gzip.decompress(text) for name, text in files.items()}
     put(tmp_path / "down", files)
     raw = downloads.read_original("mnist_writers", tmp_path / "down", tmp_path, may_download=False)
-    assert np.array_equal(
-        raw["train_images"], np.random.default_rng(0).integers(0, 256, (12, 28, 28))
-    )
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28))
+    assert np.array_equal(raw["train_images"], pixels)
     assert raw["train_labels"].tolist() == (np.arange(12) % 10).tolist()
     assert raw["train_users"].tolist() == (2100 + np.arange(12) // 2).tolist()
     assert "test_images" not in raw
@@ -519,14 +513,8 @@ def test_a_federation_learns_sequences(network, tmp_path):
     x, y = sequences()
     model = Model("mlp", (8,)) if network == "mlp" else Model(f"{tmp_path}/small.py:Conv1")
     shards = [(x[part], y[part]) for part in np.array_split(np.arange(60), 3)]
-    found = pflpipe.train(
-        "fedavg",
-        shards,
-        model=model,
-        training=Training(8, 2, 5, "adam", 0.03),
-        device="cpu",
-        backend="vmap",
-    )
+    settings = {"training": Training(8, 2, 5, "adam", 0.03), "device": "cpu", "backend": "vmap"}
+    found = pflpipe.train("fedavg", shards, model=model, **settings)
     assert found.accuracies["global_common"] > 60
     assert tuple(found.simulation.train.x.shape[1:]) == (8, 3)
 
@@ -538,10 +526,7 @@ def test_a_network_from_outside_is_given_channels_first(tmp_path):
     assert architectures.parameter_names(model) == tuple(network.shapes), "known without any data"
     params = network.init(torch.Generator().manual_seed(0))
     x = torch.from_numpy(sequences(4)[0])
-    z = (
-        torch.nn.functional.conv1d(x.permute(0, 2, 1), params["conv.weight"], params["conv.bias"])
-        .relu()
-        .mean(-1)
-    )
+    kernels = params["conv.weight"], params["conv.bias"]
+    z = torch.nn.functional.conv1d(x.permute(0, 2, 1), *kernels).relu().mean(-1)
     expected = z @ params["head.weight"].T + params["head.bias"]
     torch.testing.assert_close(network.apply(params, x), expected)

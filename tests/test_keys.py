@@ -64,16 +64,10 @@ def test_the_changes_below_are_of_every_field_there_is():
 
 
 def test_every_setting_that_training_reads_changes_key_and_id():
-    others = [
-        changed(block, **{name: value})
-        for block, values in OTHER.items()
-        for name, value in values.items()
-    ]
-    others += [
-        dataclasses.replace(CELL, **{name: value})
-        for name, value in WHOLE.items()
-        if name != "method"
-    ]
+    pairs = [(block, name) for block, values in OTHER.items() for name in values]
+    others = [changed(block, **{name: OTHER[block][name]}) for block, name in pairs]
+    names = WHOLE.keys() - {"method"}
+    others += [dataclasses.replace(CELL, **{name: WHOLE[name]}) for name in names]
     others += [dataclasses.replace(CELL, method="dp_fedavg", hyperparameters={})]
     others += [with_hyperparameters(CELL, weight=0.9), with_hyperparameters(CELL, detached=True)]
     found = [CELL, *others]
@@ -132,9 +126,8 @@ def test_runs_of_the_packages_own_code_keep_the_keys_that_they_had():
     text = "".join(map(registry.key, study.cells))
     digest = "e54ae858bb721d7ee52cbe4bc4d21f7bcdf22998bf7e934527dce25a91bd0c7d"
     assert hashlib.sha256(text.encode()).hexdigest() == digest
-    ids = "".join(
-        c.id + registry.run_id(c) + c.plan_id + c.partition_id + c.data_id for c in study.cells
-    )
+    names = [(c.id, registry.run_id(c), c.plan_id, c.partition_id, c.data_id) for c in study.cells]
+    ids = "".join("".join(one) for one in names)
     digest = "fca3635810f421f9e3f11d007e94c705b10a0f8fa7ddba65626734ae3dcc52bb"
     assert hashlib.sha256(ids.encode()).hexdigest() == digest
     training = cells.Training(rounds=2, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
@@ -142,14 +135,11 @@ def test_runs_of_the_packages_own_code_keep_the_keys_that_they_had():
     asked["privacy"] = cells.Privacy(epsilon=8.0, delta=1e-3, clip_norm=0.5)
     clients = [(np.zeros((6, 3), np.float32), np.arange(6) % 2)] * 3
     mlp, adam = cells.Model("mlp", (2,)), cells.Server("adam", lr=0.03)
+    moved = {"model": mlp, "server": adam, "test_fraction": 0.5}
     for method, changes, key in (
         ("dp_fedavg", {"model": "linear"}, "43bda22ce86a7381e7857c7ba4b8213f82980f15"),
         ("feddpa", {"model": mlp}, "074b0c712ac70ec90a5823e6add98613e66d924e"),
-        (
-            "ppsgd",
-            {"model": mlp, "server": adam, "test_fraction": 0.5},
-            "6deefba4134345e274a4db1d5f9fb25ef5a42b3a",
-        ),
+        ("ppsgd", moved, "6deefba4134345e274a4db1d5f9fb25ef5a42b3a"),
     ):
         assert pflpipe.federation(method, clients, **asked | changes).key[:40] == key
 
@@ -174,11 +164,8 @@ def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same
 
 
 def test_the_trained_cell_is_its_own_and_a_method_that_trains_as_another_one_takes_its_name():
-    fb = dataclasses.replace(
-        CELL,
-        method="dp_fedavg_fb",
-        hyperparameters=registry.check_hyperparameters("dp_fedavg_fb", {}),
-    )
+    values = registry.check_hyperparameters("dp_fedavg_fb", {})
+    fb = dataclasses.replace(CELL, method="dp_fedavg_fb", hyperparameters=values)
     plain = dataclasses.replace(CELL, method="dp_fedavg", hyperparameters={})
     assert registry.trained(fb) == registry.trained(plain) == plain
     assert registry.key(fb) == registry.key(plain)
@@ -191,13 +178,11 @@ def test_the_trained_cell_is_its_own_and_a_method_that_trains_as_another_one_tak
 def test_a_new_option_with_its_default_renames_nothing():
     for block in OTHER:
         kind = type(getattr(CELL, block))
-        newer = dataclasses.make_dataclass(
-            "Newer", [("option", float, 0.5)], bases=(kind,), frozen=True
-        )
+        fields = [("option", float, 0.5)]
+        newer = dataclasses.make_dataclass("Newer", fields, bases=(kind,), frozen=True)
         for option, same in ((0.5, True), (0.6, False)):
-            other = dataclasses.replace(
-                CELL, **{block: newer(**vars(getattr(CELL, block)), option=option)}
-            )
+            value = newer(**vars(getattr(CELL, block)), option=option)
+            other = dataclasses.replace(CELL, **{block: value})
             assert (registry.key(other) == registry.key(CELL)) == same, block
             assert (registry.run_id(other) == registry.run_id(CELL)) == same, block
             assert (other.id == CELL.id) == same, block
@@ -247,10 +232,9 @@ def marked(parameter):
     return not parameter.option.trained
 
 
+KNOWN = {method: registry.info(method).hyperparameters for method in NAMES}
 HYPERPARAMETERS = {
-    (method, name): parameter
-    for method in NAMES
-    for name, parameter in registry.info(method).hyperparameters.items()
+    (method, name): KNOWN[method][name] for method in NAMES for name in KNOWN[method]
 }
 MARKED = [place for place, parameter in HYPERPARAMETERS.items() if marked(parameter)]
 READ = [place for place, parameter in HYPERPARAMETERS.items() if not marked(parameter)]
@@ -263,9 +247,8 @@ OF_NUMBERS = {("item_effects", "bound"), ("private_prior", "noise")}
 
 def outcome(method, values, backend="loop"):
     """Everything that two rounds of training leave, and the run."""
-    rule = plan(
-        4, rounds=2, clip_norm=0.01
-    )  # so tight that all kinds of clipping shorten something
+    # So tight that all kinds of clipping shorten something.
+    rule = plan(4, rounds=2, clip_norm=0.01)
     world = simulation(method, values, plan=rule, backend=backend, model=cells.Model("mlp", (6, 5)))
     done = rounds.run(world, rounds.start(world))
     return {"params": done.params, "server": done.server, "states": dict(done.states)}, world, done
@@ -287,12 +270,8 @@ def equal(left, right):
 def others(method, *, after_training):
     """Another value of every hyper-parameter of a method that is, or is not, read by
     ``personalize`` alone."""
-    known = registry.info(method).hyperparameters.items()
-    return {
-        name: alternative(name, parameter)
-        for name, parameter in known
-        if marked(parameter) == after_training
-    }
+    known = {n: one for n, one in KNOWN[method].items() if marked(one) == after_training}
+    return {name: alternative(name, parameter) for name, parameter in known.items()}
 
 
 @pytest.mark.parametrize("method", sorted({method for method, _ in MARKED}))
@@ -316,10 +295,8 @@ def test_a_method_that_trains_as_another_one_does_so_to_the_bit(method, backend)
         cell = dataclasses.replace(CELL, method=method, hyperparameters=values)
         same = registry.trained(cell)
         assert same.method == registry.info(method).about.trains
-        assert equal(
-            outcome(method, values, backend)[0],
-            outcome(same.method, same.hyperparameters, backend)[0],
-        )
+        theirs = outcome(same.method, same.hyperparameters, backend)[0]
+        assert equal(outcome(method, values, backend)[0], theirs)
 
 
 @pytest.mark.slow
@@ -328,6 +305,5 @@ def test_every_other_hyperparameter_is_read_by_training(method, name):
     parameter = HYPERPARAMETERS[method, name]
     values = {name: alternative(name, parameter)}
     assert registry.check_hyperparameters(method, values)[name] != parameter.default
-    assert equal(plain(method)[0], outcome(method, values)[0]) == (
-        (method, name) in OF_THE_PAPER | OF_NUMBERS
-    )
+    same = equal(plain(method)[0], outcome(method, values)[0])
+    assert same == ((method, name) in OF_THE_PAPER | OF_NUMBERS)

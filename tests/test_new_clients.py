@@ -38,17 +38,14 @@ from simulations import assert_equal, open_plan, plan, simulation
 
 torch.set_num_threads(1)
 exactly = settings(derandomize=True, deadline=None, max_examples=20)
-KINDS = st.sampled_from(
-    [
-        Partition("dirichlet", 9, alpha=0.3, min_size=3, users="ignored"),
-        Partition("pathological", 9, classes_per_client=2, test_fraction=0.3, users="ignored"),
-        Partition("iid", 9, test_fraction=0.2, users="ignored"),
-        Partition("iid", 9, test_fraction=0.2, users="ignored", max_clients_per_user=2),
-        Partition("natural", 9),
-        Partition("natural", 9, test_fraction=0.3, min_size=8),
-        Partition("natural"),
-    ]
-)
+DEALT = Partition("iid", 9, test_fraction=0.2, users="ignored")
+DEALT_KINDS = [
+    *(DEALT, dataclasses.replace(DEALT, max_clients_per_user=2)),
+    Partition("dirichlet", 9, alpha=0.3, min_size=3, users="ignored"),
+    Partition("pathological", 9, classes_per_client=2, test_fraction=0.3, users="ignored"),
+]
+NATURAL = [Partition("natural", 9), Partition("natural", 9, test_fraction=0.3, min_size=8)]
+KINDS = st.sampled_from([*DEALT_KINDS, *NATURAL, Partition("natural")])
 USERS = 16
 
 
@@ -215,11 +212,8 @@ def world(method: str, backend: str = "loop") -> Simulation:
         dataclasses.replace(split, **{part: getattr(split, part)[place] for part in PARTS})
         for place in (slice(0, 4), slice(4, 7))
     )
-    return dataclasses.replace(
-        found,
-        plan=dataclasses.replace(found.plan, clients=4),
-        split=dataclasses.replace(old, new=new),
-    )
+    four, both = dataclasses.replace(found.plan, clients=4), dataclasses.replace(old, new=new)
+    return dataclasses.replace(found, plan=four, split=both)
 
 
 def accuracies_in(found: Simulation) -> list[dict[str, Any]]:

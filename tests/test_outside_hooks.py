@@ -55,17 +55,9 @@ def built(tmp_path, monkeypatch):
         Path("studies/mine.yaml").write_text(yaml.safe_dump(STUDY))
         (cell,) = load_study("mine").cells
         plan = plan_of(cell, None).plan
-        return dataclasses.replace(
-            runs.of_data(
-                registry.resolve(cell),
-                Arrays(x, y, x, y, 3),
-                split,
-                plan,
-                device="cpu",
-                backend=backend,
-            ),
-            **changes,
-        )
+        arrays, how = Arrays(x, y, x, y, 3), {"device": "cpu", "backend": backend}
+        found = runs.of_data(registry.resolve(cell), arrays, split, plan, **how)
+        return dataclasses.replace(found, **changes)
 
     return build
 
@@ -207,13 +199,8 @@ def test_hooks_given_to_the_api_are_compared_too():
         for _ in range(4)
     ]
     once = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
+    budget = pflpipe.Privacy(epsilon=8, delta=1e-2, clip_norm=1.0)
+    settings = {"model": pflpipe.Model("mlp", (4,)), "classes": 2, "privacy": budget}
+    settings["method_name"] = "sums"
     with pytest.raises(PrivacyError, match=r"method sums: hook local_update: head\.bias; got"):
-        pflpipe.train(
-            Method(local_update),
-            clients,
-            model=pflpipe.Model("mlp", (4,)),
-            classes=2,
-            method_name="sums",
-            training=once,
-            privacy=pflpipe.Privacy(epsilon=8, delta=1e-2, clip_norm=1.0),
-        )
+        pflpipe.train(Method(local_update), clients, training=once, **settings)

@@ -42,11 +42,7 @@ def arrays(
     """A data set with these labels and blank 1x1 images; users take turns."""
     test = np.arange(20 * classes) % classes if test is None else test
     blank = np.zeros((len(train), 1, 1), dtype=np.uint8)
-    ids = (
-        (None, None)
-        if users is None
-        else (np.arange(len(train)) % users, np.arange(len(test)) % users)
-    )
+    ids = [None if users is None else np.arange(len(labels)) % users for labels in (train, test)]
     return Arrays(blank, train, np.zeros((len(test), 1, 1), dtype=np.uint8), test, classes, *ids)
 
 
@@ -172,10 +168,8 @@ def test_dirichlet_proportions_follow_the_dirichlet_distribution():
     # Two clients, alpha = 1, first class drawn: its share is uniform on [0, 1]: mean 1/2, variance
     # 1/12.
     rng = np.random.default_rng(0)
-    shares = [
-        partition._draw_dirichlet(np.array([10_000]), 2, 1.0, rng)[0, 0] / 10_000
-        for _ in range(2000)
-    ]
+    draw, rows = partition._draw_dirichlet, np.array([10_000])
+    shares = [draw(rows, 2, 1.0, rng)[0, 0] / 10_000 for _ in range(2000)]
     assert np.mean(shares) == pytest.approx(0.5, abs=0.03)
     assert np.var(shares) == pytest.approx(1 / 12, abs=0.01)
 
@@ -221,9 +215,8 @@ def test_repair_prefers_the_receivers_own_classes_and_the_largest_donor():
     held = np.array([[1, 0], [9, 0], [20, 2], [0, 40]])
     fixed = partition._repair(held.copy(), 5, keep_classes=False)
     assert fixed.tolist() == [[5, 0], [9, 0], [16, 2], [0, 40]]
-    with pytest.raises(
-        DataError, match="at most 2 with these classes"
-    ):  # the donor would lose its class 0
+    # The donor would lose its class 0.
+    with pytest.raises(DataError, match="at most 2 with these classes"):
         partition._repair(np.array([[2, 0], [1, 9]]), 3, keep_classes=True)
     empty = partition._repair(np.array([[0, 0], [3, 9]]), 2, keep_classes=False)
     assert empty.tolist() == [[0, 2], [3, 7]]
@@ -232,10 +225,8 @@ def test_repair_prefers_the_receivers_own_classes_and_the_largest_donor():
 def test_too_many_clients_for_the_examples_is_an_error():
     with pytest.raises(DataError, match="at most 100 training examples"):
         make(balanced(10), Wish("dirichlet", 11, alpha=1.0, min_size=10), 0)
-    assert (
-        sizes(make(balanced(10), Wish("dirichlet", 10, alpha=0.01, min_size=10), 0)).tolist()
-        == [10] * 10
-    )
+    split = make(balanced(10), Wish("dirichlet", 10, alpha=0.01, min_size=10), 0)
+    assert sizes(split).tolist() == [10] * 10
 
 
 @pytest.mark.slow
@@ -246,11 +237,8 @@ def test_pathological_gives_exactly_s_distinct_classes_and_every_example_once(
 ):
     wanted = draw.draw(st.integers(1, classes))
     data = balanced(clients * 2, classes)
-    split = make(
-        data,
-        Wish("pathological", clients, classes_per_client=wanted),
-        draw.draw(st.integers(0, 99)),
-    )
+    wish = Wish("pathological", clients, classes_per_client=wanted)
+    split = make(data, wish, draw.draw(st.integers(0, 99)))
     held = counts(split, data.train_labels, classes)
     assert ((held > 0).sum(axis=1) == wanted).all()
     if wanted * clients >= classes:
@@ -263,15 +251,9 @@ def test_pathological_gives_exactly_s_distinct_classes_and_every_example_once(
 
 def test_pathological_combinations_differ_between_clients_and_seeds():
     data = balanced(100)
-    pairs = [
-        {
-            tuple(np.flatnonzero(row))
-            for row in counts(
-                make(data, Wish("pathological", 30, classes_per_client=2), s), data.train_labels, 10
-            )
-        }
-        for s in (0, 1)
-    ]
+    wish = Wish("pathological", 30, classes_per_client=2)
+    held = [counts(make(data, wish, seed), data.train_labels, 10) for seed in (0, 1)]
+    pairs = [{tuple(np.flatnonzero(row)) for row in rows} for rows in held]
     assert len(pairs[0]) > 10
     assert pairs[0] != pairs[1]
 
@@ -288,9 +270,8 @@ def test_pathological_min_size_is_filled_from_the_clients_own_classes():
 
 def test_pathological_with_a_class_too_small_for_its_slots_moves_the_slots():
     labels = np.repeat([0, 1, 2], [100, 100, 1])
-    held = counts(
-        make(arrays(labels, classes=3), Wish("pathological", 5, classes_per_client=2), 0), labels, 3
-    )
+    wish = Wish("pathological", 5, classes_per_client=2)
+    held = counts(make(arrays(labels, classes=3), wish, 0), labels, 3)
     assert ((held > 0).sum(axis=1) == 2).all()
     with pytest.raises(DataError, match="11 \\(client, class\\) pairs"):
         make(arrays(labels, classes=3), Wish("pathological", 5, classes_per_client=3), 0)
@@ -320,10 +301,8 @@ def test_a_common_test_of_so_many_rows_is_drawn_from_all_of_them(kind):
 
 def of_users(train: list[int], test: list[int]) -> Arrays:
     """Two classes; user i has ``train[i]`` training and ``test[i]`` test examples."""
-    users = [
-        np.random.default_rng(0).permutation(np.repeat(np.arange(len(sizes)), sizes))
-        for sizes in (train, test)
-    ]
+    users = [np.repeat(np.arange(len(sizes)), sizes) for sizes in (train, test)]
+    users = [np.random.default_rng(0).permutation(ids) for ids in users]
     data = arrays(np.arange(sum(train)) % 2, np.arange(sum(test)) % 2, classes=2)
     return replace(data, train_users=users[0], test_users=users[1])
 
@@ -424,9 +403,8 @@ def test_hold_out_is_a_stratified_share_and_leaves_something(size, fraction, see
 
 def test_hold_out_does_not_favour_a_class():
     labels = np.arange(10)  # one of each: the one example held out must not always be class 0
-    chosen = {
-        int(labels[hold_out(labels, 0.1, np.random.default_rng(seed))][0]) for seed in range(30)
-    }
+    draws = map(np.random.default_rng, range(30))
+    chosen = {int(labels[hold_out(labels, 0.1, draw)][0]) for draw in draws}
     assert len(chosen) > 5
 
 
@@ -436,9 +414,8 @@ def test_hold_out_leaves_an_example_of_each_class_where_it_can():
 
 
 def test_one_example_is_kept_for_training():
-    split = make(
-        arrays(np.array([0, 1, 0, 1]), classes=2), Wish("iid", 4, validation_fraction=0.9), 0
-    )
+    data = arrays(np.array([0, 1, 0, 1]), classes=2)
+    split = make(data, Wish("iid", 4, validation_fraction=0.9), 0)
     assert [len(rows) for rows in split.train] == [1] * 4
     assert [len(rows) for rows in split.validation] == [0] * 4
 
@@ -488,22 +465,18 @@ def test_own_tests_are_a_part_of_the_clients_own_examples(
 def test_what_is_set_aside_is_drawn_without_regard_to_class(part):
     """A class seen once must be set aside as often as any other example, or small clients look
     better than they are."""
-    data = arrays(
-        np.array([0] + [1] * 9 + [2] * 10), classes=3
-    )  # iid over 2 clients of 10; example 0 is alone in its class
-    splits = [
-        make(data, Wish("iid", 2, test_fraction=0.3, validation_fraction=0.3), seed)
-        for seed in range(300)
-    ]
+    # iid over 2 clients of 10; example 0 is alone in its class
+    data = arrays(np.array([0] + [1] * 9 + [2] * 10), classes=3)
+    wish = Wish("iid", 2, test_fraction=0.3, validation_fraction=0.3)
+    splits = [make(data, wish, seed) for seed in range(300)]
     rate = np.mean([any(0 in rows for rows in getattr(split, part)) for split in splits])
     expected = 0.3 if part == "test" else 0.2  # 3 of 10, then 2 of the 7 that are left
     assert abs(rate - expected) < 4 * np.sqrt(expected * (1 - expected) / 300)
 
 
 def test_a_class_that_runs_out_is_replaced_by_the_clients_other_classes():
-    drawn = apportion(
-        np.array([90, 9, 1, 0]), 20, np.random.default_rng(0), room=np.array([5, 100, 100, 100])
-    )
+    weights, room = np.array([90, 9, 1, 0]), np.array([5, 100, 100, 100])
+    drawn = apportion(weights, 20, np.random.default_rng(0), room=room)
     assert drawn[0] == 5
     assert drawn.sum() == 20
     assert drawn[1] >= 13
@@ -518,9 +491,8 @@ def test_a_class_that_runs_out_is_replaced_by_the_clients_other_classes():
     st.data(),
 )
 def test_apportion_gives_all_within_room_and_within_one_of_the_quota(weights, total, seed, draw):
-    room = np.array(
-        draw.draw(st.lists(st.integers(0, 60), min_size=len(weights), max_size=len(weights)))
-    )
+    count = {"min_size": len(weights), "max_size": len(weights)}
+    room = np.array(draw.draw(st.lists(st.integers(0, 60), **count)))
     weights = np.array(weights)
     given_ = apportion(weights, total, np.random.default_rng(seed), room=room)
     assert (given_ <= room).all()
@@ -545,10 +517,8 @@ def test_saved_split_is_loaded_with_the_same_bits_in_the_promised_arrays(empty, 
     assert np.array_equal(split.common, loaded.common)
     assert loaded.own_from_train is split.own_from_train is True
     with np.load(path) as stored:
-        lists = {
-            *(f"{p}_{k}" for p in partition.PARTS for k in ("index", "offsets")),
-            "common_index",
-        }
+        lists = {f"{part}_{key}" for part in partition.PARTS for key in ("index", "offsets")}
+        lists |= {"common_index"}
         assert set(stored.files) == lists | {"own_from_train"}
         assert all(stored[key].dtype == np.int64 for key in lists)
         assert len(stored["train_offsets"]) == 13
@@ -604,9 +574,8 @@ def test_natural_wishes_are_checked_against_the_users():
         partition.check(Wish("natural", 9), 10, 500, 8)
     with pytest.raises(DataError, match="with 1 user id'; expected a data set with at least 2"):
         partition.check(Wish("natural"), 10, 500, 1)
-    partition.check(
-        Wish("natural", 8, min_size=100), 10, 500, 8
-    )  # users below min_size are clients all the same
+    # Users below min_size are clients all the same.
+    partition.check(Wish("natural", 8, min_size=100), 10, 500, 8)
 
 
 # ---------------------------------------------------------------- dealt without regard to users

@@ -61,12 +61,9 @@ def write_scores(outline: Outline, clients: int = 3) -> Path:
     """Make scores: each client's validation accuracy grows with the learning rate."""
     results = fake_results.write(outline.search, Path())
     for method in outline.search.methods:
-        lines = [
-            [cell.id, client, 9, 50, 100 * min(cell.training.lr, 1), 50, ""]
-            for cell in outline.search.cells
-            if cell.method == method
-            for client in range(clients)
-        ]
+        own = [cell for cell in outline.search.cells if cell.method == method]
+        pairs = [(cell, client) for cell in own for client in range(clients)]
+        lines = [[c.id, i, 9, 50, 100 * min(c.training.lr, 1), 50, ""] for c, i in pairs]
         fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
     return results
 
@@ -294,14 +291,9 @@ def shown(folder: Path, repeats: int, numbers: slice) -> dict[str, str]:
     malformed.own_data(train_users=people)(folder)
     values = {"training.lr": [0.1, 0.5, 1.0], "privacy.clip_norm": [0.5, 1.0]}
     search_of = {key: one for key, one in STUDY["search"].items() if key != "candidates"}
-    asked = STUDY | {
-        "dataset": "mine",
-        "partition": {"kind": "natural", "clients": 10},
-        "axes": {"privacy.epsilon": [2, 8]},
-        "seeds": [0],
-        "search": search_of | {"values": values},
-    }
-    malformed.write(folder / "studies/good.yaml", asked)
+    asked = {"dataset": "mine", "partition": {"kind": "natural", "clients": 10}, "seeds": [0]}
+    asked |= {"axes": {"privacy.epsilon": [2, 8]}, "search": search_of | {"values": values}}
+    malformed.write(folder / "studies/good.yaml", STUDY | asked)
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setattr(PrivateSearch, "draw", draw)
         return dict(zip(KINDS, _shown(patch), strict=True))
@@ -311,13 +303,10 @@ def _shown(patch: pytest.MonkeyPatch) -> Iterator[str]:
     outline = load_outline("good")
     results = fake_results.write(outline.search, Path())
     for method in outline.search.methods:
-        lines = [
-            [cell.id, client, 9, 50, 80 * cell.training.lr + 10 * clip, 50, ""]
-            for cell in outline.search.cells
-            if cell.method == method
-            for clip in [cell.privacy.clip_norm or 0]
-            for client in range(3)
-        ]
+        lines = []
+        for cell in (one for one in outline.search.cells if one.method == method):
+            reached = 80 * cell.training.lr + 10 * (cell.privacy.clip_norm or 0)
+            lines += [[cell.id, client, 9, 50, reached, 50, ""] for client in range(3)]
         fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
     search.write(outline, results, outline.choices(results))
     study = load_study("good")
@@ -422,12 +411,8 @@ def test_the_verifier_counts_the_same_with_its_own_code(distribution, rate):
     private = PrivateSearch(8, distribution)
     tried, final = (gaussian(z, sample_rate=rate, rounds=20) for z in (3.0, 5.0))
     given = dataclasses.asdict(private)
-    again = recomputed.best_of_trials(
-        given,
-        recomputed.Noise("gaussian", 3.0, rate, 20),
-        recomputed.Noise("gaussian", 5.0, rate, 20),
-        1e-5,
-    )
+    noises = [recomputed.Noise("gaussian", multiplier, rate, 20) for multiplier in (3.0, 5.0)]
+    again = recomputed.best_of_trials(given, *noises, 1e-5)
     assert private.epsilon(tried, final, 1e-5) == pytest.approx(again, rel=1e-9)
 
 

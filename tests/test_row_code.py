@@ -76,10 +76,7 @@ def cell_with(loss: str = "loss.py:own", model: Model | None = None) -> Cell:
     return row_code.with_digests(dataclasses.replace(cell, model=model or base.model))
 
 
-OWN = {
-    "loss": {"training": with_loss()},
-    "network": {"model": Model("net.py:net")},
-}
+OWN = {"loss": {"training": with_loss()}, "network": {"model": Model("net.py:net")}}
 
 
 # ---------------------------------------------------------------- the claim
@@ -195,22 +192,13 @@ def test_a_network_that_reads_its_start_from_another_file_has_noise_of_its_own()
 def ready() -> tuple[Cell, runs.Inputs]:
     """A cell with its own loss and the files of its run."""
     rng = np.random.default_rng(0)
-    np.savez(
-        "rows.npz",
-        train_images=rng.normal(size=(40, 3)).astype(np.float32),
-        train_labels=np.arange(40) % 2,
-        classes=2,
-    )
+    x = rng.normal(size=(40, 3)).astype(np.float32)
+    np.savez("rows.npz", train_images=x, train_labels=np.arange(40) % 2, classes=2)
     sources.prepare("rows", Path("rows.npz"), Path(), Path("data.npz"))
     base = fake_results.BASE
-    cell = dataclasses.replace(
-        base,
-        dataset="rows",
-        partition=dataclasses.replace(base.partition, kind="iid", alpha=None, clients=4),
-        model=Model("linear"),
-        training=with_loss(),
-    )
-    cell = row_code.with_digests(cell)
+    dealt = dataclasses.replace(base.partition, kind="iid", alpha=None, clients=4)
+    changes = {"partition": dealt, "model": Model("linear"), "training": with_loss()}
+    cell = row_code.with_digests(dataclasses.replace(base, dataset="rows", **changes))
     arrays = datasets.load_arrays(Path("data.npz"))
     partition.make(arrays, cell.partition, cell.seed).save(Path("split.npz"))
     write_json(Path("plan.json"), to_json(plan_of(cell)))
@@ -352,21 +340,14 @@ def test_what_can_be_known_is_known_and_the_same_each_time(value):
 def study() -> Study:
     """Certified rows and rows of the same method with a loss from outside."""
     made = fake_results.study(methods=("local_only", "dp_fedavg", "feddpa"))
-    rows = tuple(
-        dataclasses.replace(
-            row,
-            cell=row_code.with_digests(
-                dataclasses.replace(
-                    row.cell, training=dataclasses.replace(row.cell.training, loss="loss.py:own")
-                )
-            ),
-            variant="own loss",
-        )
-        if row.cell.method == "feddpa"
-        else row
-        for row in made.rows
-    )
-    return dataclasses.replace(made, rows=rows)
+    rows = []
+    for row in made.rows:
+        if row.cell.method == "feddpa":
+            training = dataclasses.replace(row.cell.training, loss="loss.py:own")
+            own = row_code.with_digests(dataclasses.replace(row.cell, training=training))
+            row = dataclasses.replace(row, cell=own, variant="own loss")
+        rows.append(row)
+    return dataclasses.replace(made, rows=tuple(rows))
 
 
 def test_a_row_with_a_loss_from_outside_is_unreviewed_wherever_it_is_shown(study, folder):

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 import torch
 
-import malformed
+import tabled
 from pflpipe.data import features, scattering
 
-GOLDEN = malformed.table("scattering")
+GOLDEN = tabled.table("scattering")
 
 
 def orders(scales: int) -> np.ndarray:

@@ -20,6 +20,7 @@ from torch.utils.data import TensorDataset
 
 import malformed
 import pflpipe
+import tabled
 import warm
 from called import called
 from pflpipe.data import datasets, pfllib, sources
@@ -345,7 +346,7 @@ BASES = {
     "leaf": LEAF,
     "tff": TFF,
 }
-BAD = malformed.table("bad_sources")
+BAD = tabled.table("bad_sources")
 
 
 @pytest.mark.parametrize("case", BAD)

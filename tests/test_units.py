@@ -67,12 +67,10 @@ def test_without_sampling_a_person_is_a_client_with_so_many_times_the_sensitivit
 @pytest.mark.parametrize(("rate", "most"), [(0.2, 3)])
 def test_with_sampling_a_person_is_the_mixture_of_as_many_clients_as_are_drawn(rate, most):
     ledger = plan_of(changed(most, sample_rate=rate)).ledger
-    losses = privacy_loss_distribution.from_mixture_gaussian_mechanism(
-        4.0,
-        range(most + 1),
-        stats.binom.pmf(range(most + 1), most, rate),
-        value_discretization_interval=2e-3,
-    ).self_compose(10)
+    counts = range(most + 1)
+    law, interval = stats.binom.pmf(counts, most, rate), {"value_discretization_interval": 2e-3}
+    mixture = privacy_loss_distribution.from_mixture_gaussian_mechanism
+    losses = mixture(4.0, counts, law, **interval).self_compose(10)
     for name, delta in (("epsilon_person", 1e-3), ("epsilon_person_1e5", 1e-5)):
         assert math.isclose(
             getattr(ledger, name), losses.get_epsilon_for_delta(delta), rel_tol=1e-2
@@ -181,12 +179,9 @@ def test_a_word_of_ones_own_is_the_unit_where_users_are_clients():
 @pytest.fixture(scope="module", params=[3, None], ids=["at most 3 clients", "any number"])
 def dealt(request, tmp_path_factory):
     """A study whose rows were dealt, its results and its table."""
-    base = dataclasses.replace(
-        fake_results.BASE,
-        partition=dataclasses.replace(
-            fake_results.BASE.partition, users="ignored", max_clients_per_user=request.param
-        ),
-    )
+    said = {"users": "ignored", "max_clients_per_user": request.param}
+    partition = dataclasses.replace(fake_results.BASE.partition, **said)
+    base = dataclasses.replace(fake_results.BASE, partition=partition)
     drawing = Drawing("privacy_utility", "privacy_utility")
     study = fake_results.study(methods=("local_only", "fedavg", "dp_fedavg"), base=base)
     study = dataclasses.replace(study, figures=(drawing,))

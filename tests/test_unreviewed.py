@@ -52,13 +52,12 @@ WARNED = (
 
 def from_outside(study: Study) -> Study:
     """The study with the file that ``easgd`` is from."""
-    rows = (
-        dataclasses.replace(row, cell=dataclasses.replace(row.cell, source=FILE))
-        if row.cell.method == "easgd"
-        else row
-        for row in study.rows
-    )
-    return dataclasses.replace(study, rows=tuple(rows))
+
+    def found(row: Row) -> Row:
+        own = dataclasses.replace(row.cell, source=FILE)
+        return dataclasses.replace(row, cell=own) if row.cell.method == "easgd" else row
+
+    return dataclasses.replace(study, rows=tuple(map(found, study.rows)))
 
 
 @pytest.fixture(scope="module")

@@ -47,29 +47,18 @@ PRIVACY = cells.Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
 
 def clients_of(count: int = 6, rows: int = 12) -> list[Any]:
     draw = torch.Generator().manual_seed(0)
-    return [
-        (
-            torch.randn(rows, 5, generator=draw) * (1 + i),
-            torch.randint(0, 3, (rows,), generator=draw).clamp(max=1 + i % 2),
-        )
-        for i in range(count)
-    ]
+    found = []
+    for i in range(count):
+        x = torch.randn(rows, 5, generator=draw) * (1 + i)
+        found.append((x, torch.randint(0, 3, (rows,), generator=draw).clamp(max=1 + i % 2)))
+    return found
 
 
 def train(method: Any = "dp_fedavg", **changes: Any) -> pflpipe.Trained:
-    given = {
-        "clients": clients_of(),
-        "model": cells.Model("mlp", (4,)),
-        "training": ONCE,
-        "privacy": PRIVACY,
-        "classes": 3,
-        "backend": "loop",
-        "secret": "one",
-        "method_name": "mine",
-        "model_name": "mine",
-        "allow_large_delta": True,
-    }
-    return pflpipe.train(method, **(given | changes))
+    given = {"training": ONCE, "privacy": PRIVACY, "classes": 3, "model": cells.Model("mlp", (4,))}
+    named = {"secret": "one", "method_name": "mine", "model_name": "mine"}
+    how = {"clients": clients_of(), "backend": "loop", "allow_large_delta": True}
+    return pflpipe.train(method, **(given | named | how | changes))
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +74,12 @@ def folder(tmp_path, monkeypatch):
 def with_loss(text: str, **changes: Any) -> cells.Training:
     Path("loss.py").write_text(text)
     return dataclasses.replace(ONCE, loss="loss.py:mine", **changes)
+
+
+def cell_with_loss(folder: Path) -> cells.Cell:
+    cell = make_place(folder, "dp_fedavg")
+    training = dataclasses.replace(cell.training, loss="loss.py:mine")
+    return dataclasses.replace(cell, training=training)
 
 
 # ------------------------------------------------------------------------- what is found
@@ -230,10 +225,7 @@ def test_a_program_whose_objects_kept_something_is_started_again():
 @pytest.mark.slow
 def test_a_cell_whose_loss_keeps_something_has_no_result(folder):
     """As the pipeline trains it."""
-    cell = make_place(folder, "dp_fedavg")
-    own = dataclasses.replace(
-        cell, training=dataclasses.replace(cell.training, loss="loss.py:mine")
-    )
+    own = cell_with_loss(folder)
     with_loss(HONEST_LOSS)
     train_here(folder, row_code.with_digests(own), backend="loop")
     (folder / "run/run.json").unlink()
@@ -251,14 +243,24 @@ class WithNorm(nn.Module):
 
     def __init__(self, image_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        self.body, self.norm, self.head = (
-            nn.Linear(*image_shape, 8),
-            nn.GroupNorm(2, 8),
-            nn.Linear(8, classes),
-        )
+        self.body, self.norm = nn.Linear(*image_shape, 8), nn.GroupNorm(2, 8)
+        self.head = nn.Linear(8, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(self.body(x)).relu())
+
+
+def rounds_asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rounds whose clients are given to the witness, as they come."""
+    asked: list[int] = []
+    original = witness.Witness.clients
+
+    def clients(self: witness.Witness, sample: Any) -> None:
+        asked.append(sample.start.round)
+        original(self, sample)
+
+    monkeypatch.setattr(witness.Witness, "clients", clients)
+    return asked
 
 
 def own_method() -> Method:
@@ -297,13 +299,7 @@ def test_code_that_keeps_nothing_has_the_same_bits_with_a_witness_and_without(
             **{name: getattr(training, name) for name in ("rounds", "batch_size")},
         )
     given |= {"training": training, "backend": backend}
-    asked = []
-    original = witness.Witness.clients
-    monkeypatch.setattr(
-        witness.Witness,
-        "clients",
-        lambda self, sample: (asked.append(sample.start.round), original(self, sample)),
-    )
+    asked = rounds_asked(monkeypatch)
     witnessed = train(**given)
     assert asked == [0, 2]
     make = api.Simulation
@@ -425,10 +421,7 @@ def test_an_error_of_the_code_in_the_fresh_process_is_said_in_one_line():
 
 def test_no_checkpoint_is_written_before_the_first_answer(folder, monkeypatch):
     """A run that goes on from it would never be compared in the rounds before."""
-    cell = make_place(folder, "dp_fedavg")
-    own = dataclasses.replace(
-        cell, training=dataclasses.replace(cell.training, loss="loss.py:mine")
-    )
+    own = cell_with_loss(folder)
     with_loss(HONEST_LOSS)
     own = row_code.with_digests(own)
     saved, seen = [], []
@@ -472,13 +465,7 @@ def releasing(held: threading.Event, settle: Any) -> Any:
 
 
 def test_a_run_that_goes_on_is_compared_in_its_next_and_its_last_round(monkeypatch):
-    asked = []
-    original = witness.Witness.clients
-    monkeypatch.setattr(
-        witness.Witness,
-        "clients",
-        lambda self, sample: (asked.append(sample.start.round), original(self, sample)),
-    )
+    asked = rounds_asked(monkeypatch)
     training = dataclasses.replace(ONCE, rounds=6)
     stopped = train(own_method(), training=training, on_round=lambda progress: progress.round < 3)
     assert asked == [0, 2]
@@ -496,17 +483,12 @@ def test_nothing_of_the_others_follows_from_one_clients_rows_with_own_code(backe
     """As tests/test_isolation.py has it for the package's losses and networks."""
     clients = [(x[:size], y[:size]) for size, (x, y) in zip(SIZES, clients_of(8, 30), strict=True)]
     training = dataclasses.replace(ONCE, rounds=two_worlds.ROUNDS)
-    world = pflpipe.federation(
-        "fedrep",
-        clients,
-        model=WithNorm if code == "network" else cells.Model("mlp", (4,)),
-        training=training if code == "network" else with_loss(HONEST_LOSS, rounds=training.rounds),
-        privacy=PRIVACY,
-        classes=3,
-        backend=backend,
-        test_fraction=0.0,
-        allow_large_delta=True,
-    )
+    model = WithNorm
+    if code == "loss":
+        model, training = cells.Model("mlp", (4,)), with_loss(HONEST_LOSS, rounds=training.rounds)
+    settings = {"model": model, "training": training, "privacy": PRIVACY, "backend": backend}
+    more = {"classes": 3, "test_fraction": 0.0, "allow_large_delta": True}
+    world = pflpipe.federation("fedrep", clients, **settings, **more)
     world = two_worlds.with_pool(world)
     removed = two_worlds.play(two_worlds.given(world, SUBJECT, 0))
     for rows, nan in ((100, False), (9, True)):

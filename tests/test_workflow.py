@@ -139,13 +139,8 @@ def project(finished: Path, tmp_path: Path) -> Path:
 @pytest.mark.pipeline
 def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
     results = finished / "results"
-    for name in (
-        "tables/all.csv",
-        "tables/tiny.csv",
-        "tables/tiny.md",
-        "tables/tiny.tex",
-        "mlflow.db",
-    ):
+    tables = [f"tables/{name}" for name in ("all.csv", "tiny.csv", "tiny.md", "tiny.tex")]
+    for name in (*tables, "mlflow.db"):
         assert (results / name).stat().st_size > 0
     assert {file.name for file in (results / "figures/tiny").iterdir()} == {
         f"{figure}.{kind}"
@@ -160,11 +155,8 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
     assert (results / "tables/all.csv").read_bytes() == (results / "tables/tiny.csv").read_bytes()
     assert list((results / "checkpoints").glob("*")) == []
     report = (results / "report.html").read_text()
-    for words in (
-        "Two methods on five clients.",
-        'src="data:image/png;base64,',
-        "-- results/report.html",
-    ):
+    picture = 'src="data:image/png;base64,'
+    for words in ("Two methods on five clients.", picture, "-- results/report.html"):
         assert words in report
 
 
@@ -224,14 +216,10 @@ def test_a_metric_from_a_file_is_in_table_figure_mlflow_and_search_and_its_edit_
 ):
     write_project(tmp_path)
     (tmp_path / "studies/mine.py").write_text(METRIC)
-    write_study(
-        tmp_path,
-        "small",
-        metrics=["mine.py:doubt"],
-        search={"seeds": [100], "validation_fraction": 0.3, "metric": "doubt"},
-        methods=[{"name": "fedavg", "search": {"training.lr": [0.1, 0.5]}}],
-        figures={"cost": {"metric": "doubt_personal_own"}},
-    )
+    search = {"seeds": [100], "validation_fraction": 0.3, "metric": "doubt"}
+    methods = [{"name": "fedavg", "search": {"training.lr": [0.1, 0.5]}}]
+    shown = {"metrics": ["mine.py:doubt"], "figures": {"cost": {"metric": "doubt_personal_own"}}}
+    write_study(tmp_path, "small", search=search, methods=methods, **shown)
     results = tmp_path / "results"
     targets = ("results/tables/small.csv", "results/tracking/small.done")
     snakemake(tmp_path, *targets)
@@ -418,9 +406,8 @@ def test_changed_data_are_refused_under_their_old_name_and_rerun_what_needs_them
     malformed.arrays(tmp_path)
     snakemake(tmp_path, "data/mine.npz")
     assert (made.read_bytes(), pin.read_bytes()) == first
-    malformed.put("datasets", {"mine": "mine.npz", "mine_2": "changed.npz"}, "config.yaml")(
-        tmp_path
-    )
+    files = {"mine": "mine.npz", "mine_2": "changed.npz"}
+    malformed.put("datasets", files, "config.yaml")(tmp_path)
     axes = {"dataset": ["mine", "mine_2"]}
     write_study(tmp_path, "second", dataset="mine", methods=local, axes=axes)
     jobs = to_do(tmp_path, table, "results/tables/second.csv")
@@ -678,14 +665,10 @@ for folder in folders:
     folders = [str(tmp_path / str(index)) for index in range(len(cases))]
     words = ("-c", str(ROOT / "Snakefile"), str(ROOT / "src"), *folders)
     codes = warm.python(program, words, tmp_path, environment()).stdout.split()
-    found = {
-        name: (
-            int(code),
-            Path(folder, "stderr").read_text(),
-            [file.name for file in Path(folder).glob("results")],
-        )
-        for name, code, folder in zip(cases, codes, folders, strict=True)
-    }
+    found = {}
+    for name, code, folder in zip(cases, codes, map(Path, folders), strict=True):
+        made = [file.name for file in folder.glob("results")]
+        found[name] = (int(code), (folder / "stderr").read_text(), made)
     assert len(cases) > 5
     assert found == expected
 
@@ -788,13 +771,8 @@ def test_a_mistake_in_the_settings_of_a_module_is_one_line(outer):
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     (tmp_path / "studies").mkdir()
     monkeypatch.chdir(tmp_path)
-    official = {
-        "name": "feddpa",
-        "variant": "official",
-        "profile": "paper",
-        "official_code": True,
-        "training": {"batch_size": 8},
-    }
+    official = {"name": "feddpa", "variant": "official", "profile": "paper", "official_code": True}
+    official |= {"training": {"batch_size": 8}}
     write_study(tmp_path, methods=[*STUDY["methods"], official])
     (tmp_path / "studies/broken.yaml").write_text("title: [")
     return Config(studies=("tiny",))
@@ -820,9 +798,8 @@ def test_a_cell_is_found_by_its_id_without_its_study_being_named(settings):
 
 
 def test_an_id_of_no_study_says_what_to_ask_for(settings):
-    with pytest.raises(
-        ConfigError, match=r"no study contains 'x'; ask for results/tables/<study>\.csv"
-    ):
+    words = r"no study contains 'x'; ask for results/tables/<study>\.csv"
+    with pytest.raises(ConfigError, match=words):
         Project(settings, ROOT, thorough=False).cells({"cell": "x"})
 
 
@@ -847,11 +824,8 @@ def test_an_audit_depends_on_the_methods_whose_scale_it_audits(settings):
         for file in project.method_files(project.audited(name))
         if feddpa in meaning.closure(file, project.package)
     }
-    assert found == {
-        f"gaussian-scaled_by_{name}-{trust}"
-        for name in ("fedaddp", "fedglp_adp")
-        for trust in ("central", "local")
-    }
+    scaled = [f"gaussian-scaled_by_{name}" for name in ("fedaddp", "fedglp_adp")]
+    assert found == {f"{name}-{trust}" for name in scaled for trust in ("central", "local")}
 
 
 def test_a_method_that_a_study_lacks_is_named_with_the_nearest_one(settings):

@@ -100,13 +100,8 @@ def test_a_study_has_an_attacks_figure_when_it_names_it_and_says_no_more_than_it
 def test_pflpipe_figures_draws_an_attack_from_finished_results_as_wide_as_the_study_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = Study(
-        "tiny",
-        "Tiny",
-        "Made up.",
-        (Row(private(2.0)),),
-        figures=(Drawing("one_run", "one_run", width=3.3),),
-    )
+    figures = (Drawing("one_run", "one_run", width=3.3),)
+    study = Study("tiny", "Tiny", "Made up.", (Row(private(2.0)),), figures=figures)
     fake_attacks.write(study, tmp_path)
     monkeypatch.setattr(load, "load_study", lambda name, results: study)
     arguments = cli._parser().parse_args(["figures", "tiny", "--results", str(tmp_path)])

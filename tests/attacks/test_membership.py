@@ -49,6 +49,11 @@ def game(noise: float | None = 1e-4, method: str = "dp_fedavg", **changes) -> Si
     return simulation(method, sizes=(6,) * CLIENTS, shape=(200,), plan=made, **options)
 
 
+def of_rows(world: Simulation, train: list[np.ndarray]) -> Simulation:
+    """The simulation whose clients have these training rows."""
+    return dataclasses.replace(world, split=dataclasses.replace(world.split, train=train))
+
+
 def judged(result: dict[str, np.ndarray], score: str) -> tuple[np.ndarray, np.ndarray]:
     return result["member"][~result["calibration"]], result[score][~result["calibration"]]
 
@@ -79,49 +84,35 @@ def test_equal_seeds_play_the_same_game():
 def test_the_run_does_not_depend_on_what_clients_hold_that_are_no_members():
     world = game(noise=0.3, batch_size=4)
     member, _ = membership.roles(world.seed, CLIENTS)
-    others = np.concatenate(
-        [rows for rows, here in zip(world.split.train, member, strict=True) if not here]
-    )
+    pairs = zip(world.split.train, member, strict=True)
+    others = np.concatenate([rows for rows, here in pairs if not here])
     x = world.train.x.clone()
     x[others] += 5
     changed = dataclasses.replace(world, train=Examples(x, world.train.y))
-    assert_equal(
-        params_after(membership.of_members(world, member)),
-        params_after(membership.of_members(changed, member)),
-        0,
-    )
+    one, other = (membership.of_members(each, member) for each in (world, changed))
+    assert_equal(params_after(one), params_after(other), 0)
 
 
 def test_the_first_release_is_that_of_the_members_alone_but_for_the_divisor():
     world = game(noise=0.3, batch_size=0)  # batches are shuffled by the client's number
     member, _ = membership.roles(world.seed, CLIENTS)
     chosen, split = np.flatnonzero(member), world.split
-    parts = {
-        part: [getattr(split, part)[client] for client in chosen]
-        for part in ("train", "validation", "test")
-    }
-    alone = dataclasses.replace(
-        world,
-        split=dataclasses.replace(split, **parts),
-        plan=dataclasses.replace(world.plan, clients=len(chosen)),
-    )
-    _, (first, *_), _ = spied(membership.of_members(world, member))
-    _, (expected, *_), _ = spied(alone)
-    assert_equal(
-        {name: value * CLIENTS for name, value in first[2].sum.items()},
-        {name: value * len(chosen) for name, value in expected[2].sum.items()},
-        1e-12,
-    )
+    names = ("train", "validation", "test")
+    parts = {part: [getattr(split, part)[client] for client in chosen] for part in names}
+    fewer = dataclasses.replace(world.plan, clients=len(chosen))
+    alone = dataclasses.replace(world, split=dataclasses.replace(split, **parts), plan=fewer)
+    totals = []
+    for run, count in ((membership.of_members(world, member), CLIENTS), (alone, len(chosen))):
+        (_, _, first), *_ = spied(run)[1]
+        totals.append({name: value * count for name, value in first.sum.items()})
+    assert_equal(*totals, 1e-12)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name in NAMES
-        if (about := registry.info(name).about).private and about.has_global_model
-    ],
-)
+ABOUT = {name: registry.info(name).about for name in NAMES}
+CERTIFIED = [name for name in NAMES if ABOUT[name].private and ABOUT[name].has_global_model]
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
 def test_in_every_certified_method_a_client_without_examples_sends_zero(name):
     """So that the game's two worlds are the neighbours of zero_out."""
     world = simulation(name, sizes=(9, 0, 6))
@@ -151,15 +142,11 @@ def test_without_noise_the_strongest_adversary_needs_no_clients_that_calibrate_i
     """A score above 0 says member, whatever clients weigh and whichever rounds they are drawn
     for."""
     ragged = tuple(range(1, 7)) * 4
-    weighted = simulation(
-        "fedavg", sizes=ragged, shape=(200,), plan=open_plan(CLIENTS), batch_size=0
-    )
+    open_ = open_plan(CLIENTS)
+    weighted = simulation("fedavg", sizes=ragged, shape=(200,), plan=open_, batch_size=0)
     sampled = game(0.0, batch_size=0, options={"sample_rate": 0.5, "rounds": 8})
-    for world in (
-        weighted,
-        sampled,
-        game(0.0, batch_size=0, options={"mechanism": "laplace", "norm": 1}),
-    ):
+    laplacian = game(0.0, batch_size=0, options={"mechanism": "laplace", "norm": 1})
+    for world in (weighted, sampled, laplacian):
         member, values = judged(membership.attack(world), "strongest")
         np.testing.assert_array_equal(values > 0, member)
 
@@ -220,9 +207,8 @@ def test_the_strongest_adversary_is_normal_with_the_plans_mu_and_no_better(known
         for rate in (0.1, 0.3, 0.5):
             expected = norm.sf(norm.isf(rate) - mean)
             measured = (z[group] > norm.isf(rate)).mean()
-            assert measured == pytest.approx(
-                expected, abs=4 * math.sqrt(expected * (1 - expected) * correlated)
-            )
+            deviation = math.sqrt(expected * (1 - expected) * correlated)
+            assert measured == pytest.approx(expected, abs=4 * deviation)
 
 
 @pytest.mark.slow
@@ -250,47 +236,36 @@ def test_the_strongest_score_is_the_ratio_of_the_two_densities_of_what_is_left(
 ):
     """One round: the release less what the others sent, under noise alone and under noise with the
     candidate's message."""
-    options = {
-        "mechanism": mechanism,
-        "norm": 1 if mechanism == "laplace" else 2,
-        "sample_rate": rate,
-        "rounds": 1,
-    }
+    order = 1 if mechanism == "laplace" else 2
+    options = {"mechanism": mechanism, "norm": order, "sample_rate": rate, "rounds": 1}
     world = game(0.5, method, batch_size=0, options={"clip_norm": 0.05, **options})
     member, _ = membership.roles(world.seed, CLIENTS)
     found = membership.attack(world)["strongest"]
 
     everybody = dataclasses.replace(world, plan=dataclasses.replace(world.plan, sample_rate=1.0))
     _, [(uploads, scale, _)], _ = spied(everybody)
-    run = dataclasses.replace(
-        membership.of_members(world, member), key=derived_key(world.key, "members")
-    )
+    of_members = membership.of_members(world, member)
+    run = dataclasses.replace(of_members, key=derived_key(world.key, "members"))
     drawn = rounds.cohort(run, 0)
     _, [(_, _, released)], _ = spied(run)
     assert bool(scale) == (method == "fedaddp")
 
     def flat(tree: Tree, clients: int) -> np.ndarray:
         """Return a tree in units of the public scale, which at first is nowhere 0."""
-        return torch.cat(
-            [(tree[name] / scale.get(name, 1)).reshape(clients, -1) for name in tree], dim=1
-        ).numpy()
+        units = [(tree[name] / scale.get(name, 1)).reshape(clients, -1) for name in tree]
+        return torch.cat(units, dim=1).numpy()
 
     rows = flat(uploads.update, CLIENTS)
-    messages = (
-        0.05
-        * rows
-        / np.linalg.norm(rows, ord=options["norm"], axis=1, keepdims=True)
-        / (rate * CLIENTS)
-    )
+    lengths = np.linalg.norm(rows, ord=order, axis=1, keepdims=True)
+    messages = 0.05 * rows / lengths / (rate * CLIENTS)
     noise = flat(released.sum, 1)[0] - flat(released.clean, 1)[0]
     spread = 0.5 * 0.05 / (rate * CLIENTS)
     density = laplace(scale=spread) if mechanism == "laplace" else norm(scale=spread)
     for client, message in enumerate(messages):
         rest = noise + message * (member[client] and drawn[client])
         apart = (density.logpdf(rest - message) - density.logpdf(rest)).sum()
-        assert found[client] == pytest.approx(
-            math.log(1 - rate + rate * math.exp(apart)), rel=1e-6, abs=1e-9
-        )
+        expected = math.log(1 - rate + rate * math.exp(apart))
+        assert found[client] == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
 def test_a_candidates_weight_is_counted_as_if_it_came_and_the_others_as_if_it_did_not():
@@ -379,9 +354,8 @@ def test_releases_are_measured_in_units_of_the_noise(method, options, monkeypatc
     # Four standard deviations of a mean of squares, whose own is sqrt(2) for normal and sqrt(5) for
     # Laplace noise.
     assert products[-1, -1] / scalars == pytest.approx(variance, rel=4 * math.sqrt(5 / scalars))
-    assert variance == pytest.approx(
-        (0.7 * 2.0 / world.plan.expected_cohort) ** 2 * (2 if "norm" in options else 1)
-    )
+    gaussian = (0.7 * 2.0 / world.plan.expected_cohort) ** 2
+    assert variance == pytest.approx(gaussian * (2 if "norm" in options else 1))
 
 
 def test_the_adversary_does_not_know_how_members_shuffle():
@@ -426,18 +400,16 @@ def test_the_likelihood_ratio_is_that_of_two_gaussians(informed):
         own = tossed.T @ tossed / 4 if informed else len(tossed) / 2 * np.cov(known.T)
         own = own if informed else own + len(tossed) / 4 * np.outer(known.mean(0), known.mean(0))
         covariance = own + (noise**2 + np.trace(own) / size) * np.eye(size)
-        out, inside = (
-            multivariate_normal(mean + extra, covariance) for extra in (0, vectors[client])
-        )
+        means = mean, mean + vectors[client]
+        out, inside = (multivariate_normal(each, covariance) for each in means)
         lengths.append(math.sqrt(vectors[client] @ np.linalg.solve(covariance, vectors[client])))
         ratios.append(inside.logpdf(release) - out.logpdf(release))
     # log ratio = x |c| - |c|^2 / 2, and the null's x are then standardised.
     k = np.array(lengths)
     x = (np.array(ratios) + k**2 / 2) / k
     mean, deviation = x[calibration].mean(), x[calibration].std(ddof=1)
-    np.testing.assert_allclose(
-        found, (x - mean) / deviation * k / deviation - (k / deviation) ** 2 / 2, rtol=1e-8
-    )
+    expected = (x - mean) / deviation * k / deviation - (k / deviation) ** 2 / 2
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
 
 
 @pytest.mark.slow
@@ -447,9 +419,7 @@ def test_a_client_without_examples_is_judged_neither_way_and_hides_nobody_else(b
     same."""
     world = game(backend=backend)
     train = [rows[:0] if client % 4 == 0 else rows for client, rows in enumerate(world.split.train)]
-    result = membership.attack(
-        dataclasses.replace(world, split=dataclasses.replace(world.split, train=train))
-    )
+    result = membership.attack(of_rows(world, train))
     empty = np.arange(CLIENTS) % 4 == 0
     assert (empty & result["calibration"]).any()
     known = ~empty & ~result["calibration"]
@@ -464,18 +434,13 @@ def test_a_client_without_examples_is_judged_neither_way_and_hides_nobody_else(b
 def test_calibrators_without_examples_tell_nothing():
     world = game()
     _, calibration = membership.roles(world.seed, CLIENTS)
-    train = [
-        rows[:0] if known else rows
-        for rows, known in zip(world.split.train, calibration, strict=True)
-    ]
+    pairs = zip(world.split.train, calibration, strict=True)
+    train = [rows[:0] if known else rows for rows, known in pairs]
     train[int(np.flatnonzero(~calibration)[0])] = train[0][:0]
-    result = membership.attack(
-        dataclasses.replace(world, split=dataclasses.replace(world.split, train=train))
-    )
-    calibrated = [
-        score for score in membership.SCORES if score != "strongest"
-    ]  # which knows all messages and needs nobody
-    assert all((result[score] == 0).all() for score in calibrated)
+    result = membership.attack(of_rows(world, train))
+    # The strongest one knows all messages and needs nobody.
+    for score in membership.SCORES.keys() - {"strongest"}:
+        assert (result[score] == 0).all()
 
 
 def test_a_diverged_run_tells_nothing_and_is_no_error():
@@ -500,9 +465,8 @@ def stored(entries: list[Cell], results: Path, times: int = 1) -> Study:
 
     All clients are there so many times.
     """
-    rows = [
-        dataclasses.replace(cell, seed=seed) for cell, seed in itertools.product(entries, (0, 1))
-    ]
+    pairs = itertools.product(entries, (0, 1))
+    rows = [dataclasses.replace(cell, seed=seed) for cell, seed in pairs]
     member = np.array([True] * 4 + [False] * 12)
     score = np.array([1.0, 1.0, 1.0, 0.0] + [1.0] + [0.0] * 9 + [9.0, 9.0])
     arrays = {"member": member, "calibration": np.arange(16) >= 14}
@@ -521,17 +485,14 @@ def test_the_table_pools_seeds_and_knows_what_the_plan_allows(tmp_path):
     rates = ["tpr_at_0.01", "bound_at_0.01", "tpr_at_0.1", "bound_at_0.1"]
     assert list(table.columns) == ["method", "budget", *measured, *rates]
     assert list(table["score"]) == 3 * ["loss", "likelihood", "informed", "strongest"]
-    assert set(zip(table["members"], table["held_out"], table["seeds"], strict=True)) == {
-        (8, 20, 2)
-    }
+    assert (table[["members", "held_out", "seeds"]] == (8, 20, 2)).all(axis=None)
     # Of 8 x 20 pairs: 6 x 18 right, 6 x 2 and 2 x 18 ties.
     assert table["auc"].unique() == pytest.approx((6 * 18 + (6 * 2 + 2 * 18) / 2) / 160)
     open_, plain, sampled = (table.iloc[i * len(membership.SCORES)] for i in range(3))
     assert math.isnan(open_["bound_at_0.1"])
     assert plain["bound_at_0.1"] == pytest.approx(norm.cdf(norm.ppf(0.1) + math.sqrt(4) / 2.0))
-    promised = accounting.epsilon(
-        accounting.make_plan(private(2.0).privacy, rounds=4, sample_rate=0.5, clients=40), 1e-3
-    )
+    shape = {"rounds": 4, "sample_rate": 0.5, "clients": 40}
+    promised = accounting.epsilon(accounting.make_plan(private(2.0).privacy, **shape), 1e-3)
     assert sampled["bound_at_0.1"] == pytest.approx(0.1 * math.exp(promised) + 1e-3)
 
 

@@ -59,10 +59,7 @@ def test_an_attack_depends_on_its_own_code_and_its_methods_and_not_on_what_draws
     def parts() -> dict[str, str]:
         code = Project(Config(studies=("tiny",)), project, thorough=False).code
         files = [package / f"{name}.py" for name in ("attacks/membership", "methods/dp_fedavg")]
-        return {
-            "attack": code("attack", files),
-            "figure": code("attack_figure"),
-        }
+        return {"attack": code("attack", files), "figure": code("attack_figure")}
 
     known = [parts()]
 

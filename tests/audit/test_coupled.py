@@ -58,10 +58,8 @@ def test_published_releases_are_flagged(name):
     [
         ("per_tensor_clip", math.sqrt(6)),  # six tensors
         ("per_layer_clip_unscaled", math.sqrt(3)),  # three layers
-        (
-            "data_size_weights",
-            0.5 * math.sqrt(4) / math.sqrt(0.5**2 + 3 / 6**2),
-        ),  # p_k sqrt(m) / |p|
+        # p_k sqrt(m) / |p|
+        ("data_size_weights", 0.5 * math.sqrt(4) / math.sqrt(0.5**2 + 3 / 6**2)),
         ("noise_not_divided", 1 / math.sqrt(4)),
     ],
 )
@@ -125,11 +123,8 @@ def test_rows_of_clients_that_were_not_drawn_go_no_further_as_in_training():
     sent, here, clients = drawn_rows(Uploads({"w": rows}, {"size": rows[:, :, 0]}), present)
     assert clients.tolist() == [[1, 3], [0, 1], [0, 1]]
     assert here.tolist() == [[True, True], [False, False], [True, False]]
-    assert (
-        sent.update["w"][:, :, 0].tolist()
-        == sent.extras["size"].tolist()
-        == [[1, 3], [4, 5], [8, 9]]
-    )
+    for value in (sent.update["w"][:, :, 0], sent.extras["size"]):
+        assert value.tolist() == [[1, 3], [4, 5], [8, 9]]
     nobody = drawn_rows(Uploads({"w": rows}), torch.zeros_like(present))
     assert nobody[1].tolist() == [[False]] * 3
     assert nobody[2].tolist() == [[0]] * 3
@@ -212,14 +207,8 @@ def test_inputs_are_not_modified_by_the_audited_release():
     sent = uploads(mechanism, tree, True, {}, 4)
     copies = {name: value.clone() for name, value in sent.update.items()}
     present = torch.ones(4, mechanism.executed.clients, dtype=torch.bool)
-    release(
-        np.random.default_rng(0),
-        sent,
-        present,
-        mechanism.executed,
-        {},
-        mechanism.executed_departures,
-    )
+    draw, departures = np.random.default_rng(0), mechanism.executed_departures
+    release(draw, sent, present, mechanism.executed, {}, departures)
     assert all(torch.equal(copies[name], value) for name, value in sent.update.items())
 
 

@@ -182,13 +182,8 @@ def test_what_is_said_to_be_detected_is_flagged_by_nine_audits_of_ten_and_a_soun
 )
 def test_leaks_in_the_noise_itself_are_seen_in_whole_runs(name):
     mechanism = cases.find(f"gaussian-{name}-central").mechanism_under_audit()
-    canary = (
-        "layer"
-        if name == "client_clip_weights"
-        else "exclusive"
-        if name != "raw_similarity_weights"
-        else "huge"
-    )
+    best = {"client_clip_weights": "layer", "raw_similarity_weights": "huge"}
+    canary = best.get(name, "exclusive")
     assert distinguish(mechanism, canary, 500, KEY).flagged
 
 

@@ -30,11 +30,8 @@ def caught_by(found: Sensitivity) -> set[str]:
     """Return the checks of coupled worlds that find something."""
     assert found.noise is not None
     assert found.noise_least is not None
-    failed = {
-        "length": found.length > found.length_most,
-        "spread": found.spread > WIDEST,
-        "noise": found.noise < found.noise_least,
-    }
+    failed = {"length": found.length > found.length_most, "spread": found.spread > WIDEST}
+    failed |= {"noise": found.noise < found.noise_least}
     assert found.flagged == any(failed.values())
     return {name for name, bad in failed.items() if bad}
 
@@ -77,7 +74,7 @@ def with_other_noise(change):
     return release
 
 
-def second_half_repeats_the_first(noise, plan, present):
+def repeating(noise, plan, present):
     flat = noise.flatten(1).clone()
     half = flat.shape[1] // 2
     flat[:, half : 2 * half] = flat[:, :half]
@@ -95,18 +92,9 @@ RELEASES = {
     "noise x 0.9": (less_noise(0.9), "length"),
     "noise x 0.97": (less_noise(0.97), "noise"),
     "noise / 10": (less_noise(0.1), "length"),
-    "noise without C": (
-        with_other_noise(lambda noise, plan, present: noise / plan.clip_norm),
-        "noise",
-    ),
-    "noise with C twice": (
-        with_other_noise(lambda noise, plan, present: noise * plan.clip_norm),
-        "noise",
-    ),
-    "second half of each tensor's noise repeats the first": (
-        with_other_noise(second_half_repeats_the_first),
-        "length",
-    ),
+    "noise without C": (with_other_noise(lambda z, plan, _: z / plan.clip_norm), "noise"),
+    "noise with C twice": (with_other_noise(lambda z, plan, _: z * plan.clip_norm), "noise"),
+    "half of a tensor's noise repeats the other": (with_other_noise(repeating), "length"),
     "clip forgotten": (without_clip, "length"),
     "clip at 1 whatever C is": (clip_at_1, "length"),
     "dense noise, then a private mask": (masked_after_the_noise, "spread"),
@@ -130,7 +118,7 @@ def test_coupled_worlds_catch_a_patched_release(fault, sound):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
-    ["noise x 0.97", "noise without C", "second half of each tensor's noise repeats the first"],
+    ["noise x 0.97", "noise without C", "half of a tensor's noise repeats the other"],
 )
 @pytest.mark.parametrize("plan", [DRAWN, LAPLACE], ids=["drawn", "laplace"])
 def test_coupled_worlds_catch_it_under_other_plans_too(fault, plan, sound):
@@ -202,17 +190,11 @@ def test_training_gives_every_round_the_generators_that_the_audit_gives_it():
 def clipped_part_by_part(generator, uploads, present, plan, scale, departures):
     """The parameters to C, and what is sent besides to C as well, under noise for one C."""
     parts = [uploads.update.keys() - scale.keys(), scale.keys()]
-    found = [
-        mechanism.release(
-            generator,
-            Uploads({name: uploads.update[name] for name in uploads.update if name in part}),
-            present,
-            plan,
-            {name: value for name, value in scale.items() if name in part},
-            departures,
-        )
-        for part in parts
-    ]
+    found = []
+    for part in parts:
+        sent, units = ({k: t[k] for k in t if k in part} for t in (uploads.update, scale))
+        given = generator, Uploads(sent), present, plan, units
+        found.append(mechanism.release(*given, departures))
     return dataclasses.replace(found[0], sum=found[0].sum | found[1].sum)
 
 
@@ -223,14 +205,8 @@ def with_private_weights(generator, uploads, present, plan, scale, departures):
         for name, value in uploads.update.items()
     }
     whole = max(own.values())
-    return mechanism.release(
-        generator,
-        uploads,
-        present,
-        plan,
-        {name: value / whole for name, value in own.items()},
-        departures,
-    )
+    shares = {name: value / whole for name, value in own.items()}
+    return mechanism.release(generator, uploads, present, plan, shares, departures)
 
 
 def with_parts_outside_of_the_clip(generator, uploads, present, plan, scale, departures):

@@ -40,15 +40,8 @@ RULES = {
 OF_OTHERS = {"report", "track"}
 """Rules whose file Snakemake or MLflow writes, which say in their own words what is wrong."""
 DISK = "disk"
-TARGETS = [
-    f"{DISK}/results/{name}"
-    for name in (
-        "tables/all.csv",
-        "report.html",
-        "released/tiny",
-        "figures/tiny/one_run.png",
-    )
-]
+MADE = ("tables/all.csv", "report.html", "released/tiny", "figures/tiny/one_run.png")
+TARGETS = [f"{DISK}/results/{name}" for name in MADE]
 STUDY = (
     test_workflow.STUDY
     | test_workflow.SEARCH
@@ -88,16 +81,9 @@ class Job:
             (folder / output).unlink(missing_ok=True)
 
     def bits(self, folder: Path) -> dict[Path, bytes]:
-        files = [
-            file
-            for output in self.outputs
-            for file in (
-                [folder / output]
-                if (folder / output).is_file()
-                else sorted(path for path in (folder / output).rglob("*") if path.is_file())
-            )
-        ]
-        return {file: file.read_bytes() for file in files}
+        made = [folder / output for output in self.outputs]
+        files = [file for output in made for file in (output, *sorted(output.rglob("*")))]
+        return {file: file.read_bytes() for file in files if file.is_file()}
 
 
 def jobs(folder: Path) -> dict[str, Job]:

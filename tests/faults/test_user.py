@@ -22,11 +22,8 @@ ROOT, BIN = test_workflow.ROOT, Path(sys.executable).parent
 UNKNOWN = 12345
 # The tests' Python may lie where only root may read; what this user may write does not change.
 READS = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-IMAGE = dict(
-    re.findall(
-        r"^(?:ENV| {3}) (HOME|LOGNAME)=(\S+)", (ROOT / "envs/Containerfile").read_text(), re.M
-    )
-)
+RECIPE = (ROOT / "envs/Containerfile").read_text()
+IMAGE = dict(re.findall(r"^(?:ENV| {3}) (HOME|LOGNAME)=(\S+)", RECIPE, re.MULTILINE))
 USER = ("setpriv", f"--reuid={UNKNOWN}", f"--regid={UNKNOWN}", "--clear-groups", *READS)
 as_root = pytest.mark.skipif(
     not works(*USER, "true"), reason="root, with setpriv, runs programs as other users"

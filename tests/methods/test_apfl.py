@@ -5,25 +5,16 @@ import numpy as np
 import pytest
 
 import numpy_mlp
-from pflpipe import cells
 from pflpipe.simulation import rounds
 from pflpipe.trees import within
-from simulations import assert_equal, personal_models, quiet, simulation
+from simulations import assert_equal, linear, personal_models, simulation
 
 ALPHA, LR, CLIP = 0.3, 0.2, 0.2
-LINEAR = cells.Model("mlp", ())
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
 def test_golden_rounds(adaptive):
-    world = quiet(
-        "apfl",
-        {"alpha": ALPHA, "adaptive": adaptive},
-        clip_norm=CLIP,
-        rounds=2,
-        model=LINEAR,
-        lr=LR,
-    )
+    world = linear("apfl", {"alpha": ALPHA, "adaptive": adaptive}, CLIP, LR, rounds=2)
     begun, shared = numpy_mlp.start(world)
     own, shares = [shared] * 4, [ALPHA] * 4
 

@@ -25,6 +25,7 @@ from simulations import (
 
 TABLES = tabled.table("test_appfl")
 
+HEAD = numpy_mlp.HEAD
 PAPER = module.ABOUT.paper_departures
 BODY = ("fc1.weight", "fc1.bias")
 LR, EPOCHS = 0.3, 2
@@ -41,18 +42,10 @@ def laplace(**changes):
 def test_two_golden_rounds(profile):
     make, order = (plan, 2) if profile.endswith("gaussian") else (laplace, 1)
     published = profile.startswith("paper")
-    world = simulation(
-        "appfl",
-        plan=make(
-            noise_multiplier=0.0,
-            clip_norm=STEP_BOUND[order] * EPOCHS if published else CLIP,
-            rounds=2,
-        ),
-        backend="vmap",
-        departures=PAPER if published else (),
-        lr=LR,
-        local_epochs=EPOCHS,
-    )
+    bound = STEP_BOUND[order] * EPOCHS if published else CLIP
+    settings = {"departures": PAPER if published else (), "lr": LR, "local_epochs": EPOCHS}
+    rule = make(noise_multiplier=0.0, clip_norm=bound, rounds=2)
+    world = simulation("appfl", plan=rule, backend="vmap", **settings)
     begun, w_global = numpy_mlp.start(world)
     heads = [{name: w_global[name] for name in numpy_mlp.HEAD} for _ in range(4)]
     shortened = []
@@ -85,13 +78,7 @@ def test_two_golden_rounds(profile):
 
 @pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
 @pytest.mark.parametrize(
-    ("layers", "shared"),
-    [
-        ("head", BODY),
-        ("fc1", numpy_mlp.HEAD),
-        ("", (*BODY, *numpy_mlp.HEAD)),
-        (" fc , ", numpy_mlp.HEAD),
-    ],
+    ("layers", "shared"), [("head", BODY), ("fc1", HEAD), ("", (*BODY, *HEAD)), (" fc , ", HEAD)]
 )
 def test_personal_layers_are_never_sent_and_always_kept(layers, shared, departures):
     world = simulation("appfl", {"personal_layers": layers}, departures=departures, lr=0.0)
@@ -133,12 +120,8 @@ def test_the_certified_laplace_release_is_bounded_in_l1():
 @pytest.mark.slow
 @pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
 def test_the_noise_is_that_of_the_plans_mechanism(departures):
-    world = simulation(
-        "appfl",
-        plan=laplace(noise_multiplier=50.0, clip_norm=0.2, rounds=200),
-        departures=departures,
-        **NOTHING_LEARNED,
-    )
+    rule = laplace(noise_multiplier=50.0, clip_norm=0.2, rounds=200)
+    world = simulation("appfl", plan=rule, departures=departures, **NOTHING_LEARNED)
     steps = []
     rounds.run(
         world, rounds.start(world), lambda progress: steps.append(progress.params["fc1.weight"])

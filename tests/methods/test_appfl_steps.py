@@ -37,14 +37,9 @@ def test_what_is_published_lacks_noise_and_composition_but_no_bound():
 @pytest.mark.parametrize("mechanism", NORMS)
 def test_two_golden_rounds(mechanism, departures):
     """Steps go on over pass after pass; each is shortened to C / S, all parameters together."""
-    world = simulation(
-        "appfl_steps",
-        {"local_steps": STEPS},
-        plan=of(mechanism, noise_multiplier=0.0, clip_norm=CLIP[mechanism], rounds=2),
-        backend="vmap",
-        departures=departures,
-        lr=LR,
-    )
+    rule = of(mechanism, noise_multiplier=0.0, clip_norm=CLIP[mechanism], rounds=2)
+    settings = {"plan": rule, "departures": departures, "backend": "vmap", "lr": LR}
+    world = simulation("appfl_steps", {"local_steps": STEPS}, **settings)
     begun, w = numpy_mlp.start(world)
     heads = [{name: w[name] for name in numpy_mlp.HEAD} for _ in range(4)]
     shortened = []
@@ -71,13 +66,9 @@ def test_two_golden_rounds(mechanism, departures):
 @pytest.mark.parametrize("steps", [1, 7])
 def test_whatever_the_data_a_message_is_at_most_the_clip_value_long(steps, mechanism, departures):
     """Learning rates that throw a model about: every step is shortened, none by the joint clip."""
-    world = simulation(
-        "appfl_steps",
-        {"personal_layers": "", "local_steps": steps},
-        plan=of(mechanism, clip_norm=0.06, noise_multiplier=0.0),
-        departures=departures,
-        lr=50.0,
-    )
+    rule = of(mechanism, clip_norm=0.06, noise_multiplier=0.0)
+    values = {"personal_layers": "", "local_steps": steps}
+    world = simulation("appfl_steps", values, plan=rule, departures=departures, lr=50.0)
     for uploads, _, _ in spied(world)[1]:
         flat = torch.cat([value.reshape(4, -1) for value in uploads.update.values()], 1)
         lengths = torch.linalg.vector_norm(flat, NORMS[mechanism], dim=1)

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 import numpy_mlp
-from pflpipe import cells, trees
+from pflpipe import trees
 from pflpipe.simulation import rounds
-from simulations import personal_models, quiet, simulation, spied
+from simulations import linear, personal_models, quiet, simulation, spied
 
 WEIGHT, KEEP, LR, CLIP = 0.8, 0.5, 0.3, 0.15
-LINEAR = cells.Model("mlp", ())
 EVERYBODY = range(4)
 
 
@@ -37,14 +36,7 @@ def numpy_update(x, y, begin, steps, score):
 
 @pytest.mark.parametrize("score", ["gradient", "magnitude"])
 def test_golden_round(score):
-    world = quiet(
-        "blur_lus",
-        {"weight": WEIGHT, "keep_ratio": KEEP, "score": score},
-        clip_norm=CLIP,
-        rounds=1,
-        model=LINEAR,
-        lr=LR,
-    )
+    world = linear("blur_lus", {"weight": WEIGHT, "keep_ratio": KEEP, "score": score}, CLIP, LR)
 
     def update(w, client, round):
         steps = numpy_mlp.steps(world, client, round, "train")
@@ -69,18 +61,8 @@ def test_the_penalty_has_a_gradient_outside_the_ball_and_none_inside():
 def test_long_local_training_ends_where_the_penalty_balances_the_loss():
     """Outside the ball the objective is strictly convex: grad CE(w) + weight (w - w_global) = 0 at
     its end."""
-    world = quiet(
-        "blur_lus",
-        {"weight": WEIGHT},
-        clip_norm=CLIP,
-        rounds=1,
-        clients=1,
-        sizes=(9,),
-        model=LINEAR,
-        lr=0.5,
-        batch_size=0,
-        local_epochs=300,
-    )
+    alone = {"clients": 1, "sizes": (9,), "batch_size": 0, "local_epochs": 300}
+    world = linear("blur_lus", {"weight": WEIGHT}, CLIP, 0.5, **alone)
     begun = rounds.start(world)
     end = {name: value[0].numpy() for name, value in personal_models(world, begun).items()}
     change = {name: end[name] - value.numpy() for name, value in begun.params.items()}

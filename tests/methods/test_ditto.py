@@ -16,15 +16,9 @@ LINEAR = cells.Model("mlp", ())
 
 def test_golden_rounds_of_own_models_that_begin_as_the_first_model_received():
     """Under a draw in which one client comes late and one never."""
-    world = simulation(
-        "ditto",
-        {"weight": WEIGHT},
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, sample_rate=0.5, rounds=3),
-        backend="vmap",
-        model=LINEAR,
-        lr=LR,
-        seed=3,
-    )
+    rule = plan(noise_multiplier=0.0, clip_norm=CLIP, sample_rate=0.5, rounds=3)
+    settings = {"plan": rule, "backend": "vmap", "model": LINEAR, "lr": LR, "seed": 3}
+    world = simulation("ditto", {"weight": WEIGHT}, **settings)
     begun, shared = numpy_mlp.start(world)
     own = {}
 

@@ -5,27 +5,25 @@ import numpy as np
 import pytest
 
 import numpy_mlp
-from pflpipe import cells, trees
+from pflpipe import trees
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import plan, quiet, simulation, spied
+from simulations import linear, plan, simulation, spied
 
 RHO, LR, MOMENTUM, DECAY, CLIP = 0.5, 0.2, 0.5, 0.1, 0.3
 DECAY_OF_LR = 0.6
-LINEAR = cells.Model("mlp", ())
 OFFICIAL = registry.departures("dp_fedsam", "paper", official_code=True)
 
 
 @pytest.mark.parametrize("departures", [(), OFFICIAL], ids=["strict", "official"])
 def test_two_golden_rounds_at_a_falling_learning_rate(departures):
-    world = quiet(
+    world = linear(
         "dp_fedsam",
         {"rho": RHO, "adaptive": bool(departures)},
-        clip_norm=CLIP,
+        CLIP,
+        LR,
         rounds=2,
-        model=LINEAR,
         departures=departures,
-        lr=LR,
         lr_decay=DECAY_OF_LR,
         momentum=MOMENTUM,
         weight_decay=DECAY,

@@ -8,12 +8,10 @@ import pytest
 import torch
 
 import numpy_mlp
-from pflpipe import cells
 from pflpipe.methods import registry
-from simulations import quiet, simulation, spied
+from simulations import linear, simulation, spied
 
 RHO, KEEP, LR, CLIP = 0.3, 0.4, 0.3, 0.2
-LINEAR = cells.Model("mlp", ())
 PAPER = registry.departures("dp_fedsam_topk", "paper", official_code=False)
 
 
@@ -31,14 +29,8 @@ def largest(update):
 def test_golden_round(departures):
     """Top-k, then the joint clip: what is kept is as long as C allows. Without noise both profiles
     release the same."""
-    world = quiet(
-        "dp_fedsam_topk",
-        {"rho": RHO, "keep_ratio": KEEP},
-        clip_norm=CLIP,
-        rounds=1,
-        model=LINEAR,
-        departures=departures,
-        lr=LR,
+    world = linear(
+        "dp_fedsam_topk", {"rho": RHO, "keep_ratio": KEEP}, CLIP, LR, departures=departures
     )
 
     def update(w, client, round):

@@ -33,11 +33,9 @@ def numpy_client(x, y, w_global, w_local, steps, fisher_norm):
     for names in LAYERS.values():
         total = sum(fisher[name].sum() for name in names)
         for name in names:
-            low, high = (
-                (fisher[name].min(), fisher[name].max())
-                if fisher_norm == "minmax"
-                else (0.0, total)
-            )
+            low, high = 0.0, total
+            if fisher_norm == "minmax":
+                low, high = fisher[name].min(), fisher[name].max()
             fisher[name] = (fisher[name] - low) / (high - low)
     kept = {name: value >= KEPT_FROM[fisher_norm] for name, value in fisher.items()}
     assert 0 < sum(mask.sum() for mask in kept.values()) < sum(mask.size for mask in kept.values())
@@ -70,26 +68,14 @@ def cosine(a, b):
 @pytest.mark.parametrize(
     ("published", "similarity", "fisher_norm"),
     [
-        (True, "params", "sum"),
-        (True, "updates", "sum"),
-        (True, "params", "minmax"),
-        (False, "params", "sum"),
-        (False, "params", "minmax"),
+        *((True, "params", "sum"), (True, "updates", "sum"), (True, "params", "minmax")),
+        *((False, "params", "sum"), (False, "params", "minmax")),
     ],
 )
 def test_golden_round(published, similarity, fisher_norm):
-    world = quiet(
-        "dp_fedsim",
-        {
-            "threshold": KEPT_FROM[fisher_norm],
-            "similarity": similarity,
-            "fisher_norm": fisher_norm,
-        },
-        clip_norm=CLIP,
-        rounds=1,
-        departures=PAPER if published else (),
-        lr=LR,
-    )
+    values = {"threshold": KEPT_FROM[fisher_norm], "fisher_norm": fisher_norm}
+    settings = {"departures": PAPER if published else (), "clip_norm": CLIP, "lr": LR}
+    world = quiet("dp_fedsim", values | {"similarity": similarity}, rounds=1, **settings)
     rng = np.random.default_rng(5)
     begun = rounds.start(world)
     # Local models that differ from the global one, as in later rounds.
@@ -139,18 +125,11 @@ def test_golden_round(published, similarity, fisher_norm):
 
 def test_thresholds_follow_the_spread_of_each_layer():
     one = torch.ones(1, dtype=torch.float64)
-    update = {
-        "a.weight": one,
-        "a.bias": 3 * one,
-        "b.weight": 2 * one,
-        "b.bias": 2 * one,
-    }  # means 2 and 2, deviations 1 and 0
+    # Means 2 and 2, deviations 1 and 0.
+    update = {"a.weight": one, "a.bias": 3 * one, "b.weight": 2 * one, "b.bias": 2 * one}
     assert module.thresholds(update, 0.5).tolist() == pytest.approx([0.75, 0.5])
-    opposed = {
-        "a.weight": one,
-        "a.bias": -one,
-        "b.weight": 0 * one,
-    }  # mean 0: next to no bound, the reason for its departure
+    # Mean 0: next to no bound, the reason for its departure.
+    opposed = {"a.weight": one, "a.bias": -one, "b.weight": 0 * one}
     assert module.thresholds(opposed, 0.5).tolist() == pytest.approx([5e7, 0.5])
 
 
@@ -229,12 +208,11 @@ def test_the_certified_version_has_no_private_extras_and_knows_no_similarity():
 
 
 def test_agc_on_the_client_shortens_each_layer_to_its_threshold():
-    adaptive, plain = (
-        spied(simulation("dp_fedsim", {"agc": agc}, plan=plan(clip_norm=CLIP, rounds=1)))[1][0][
-            0
-        ].update
-        for agc in (True, False)
-    )
+    updates, rule = [], plan(clip_norm=CLIP, rounds=1)
+    for agc in (True, False):
+        _, [(uploads, *_)], _ = spied(simulation("dp_fedsim", {"agc": agc}, plan=rule))
+        updates.append(uploads.update)
+    adaptive, plain = updates
     shortened = 0
     for client in range(4):
         raw = {name: value[client].numpy() for name, value in plain.items()}
@@ -258,13 +236,9 @@ def test_updates_are_compared_with_the_last_release_and_nobody_is_preferred_befo
 
 
 def test_threshold_zero_keeps_the_whole_model_local():
-    noisy, quiet = (
-        rounds.run(world, rounds.start(world))
-        for world in (
-            simulation("dp_fedsim", {"threshold": 0.0}, plan=plan(noise_multiplier=n))
-            for n in (100.0, 0.0)
-        )
-    )
+    rules = [plan(noise_multiplier=noise) for noise in (100.0, 0.0)]
+    worlds = [simulation("dp_fedsim", {"threshold": 0.0}, plan=rule) for rule in rules]
+    noisy, quiet = (rounds.run(world, rounds.start(world)) for world in worlds)
     assert all(torch.equal(noisy.states[name], quiet.states[name]) for name in quiet.states)
 
 

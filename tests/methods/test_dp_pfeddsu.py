@@ -101,15 +101,8 @@ def numpy_client(w_global, head, head_steps, train_steps, private, ste):
 def test_golden_round(departures, ste):
     quiet = plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=1)
     hyperparameters = SPARSE | HEAD_PHASE | {"ste": ste}
-    world = world_of(
-        hyperparameters,
-        departures,
-        plan=quiet,
-        backend="vmap",
-        momentum=0.5,
-        weight_decay=0.01,
-        local_epochs=4,
-    )
+    settings = {"plan": quiet, "momentum": 0.5, "weight_decay": 0.01, "local_epochs": 4}
+    world = world_of(hyperparameters, departures, backend="vmap", **settings)
     begun, w_global = numpy_mlp.start(world)
     rng = np.random.default_rng(3)
     with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape)))

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import numpy_mlp
-from pflpipe import cells, trees
+from pflpipe import trees
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
 from simulations import (
     assert_equal,
+    linear,
     params_after,
     plan,
     quiet,
@@ -23,16 +24,10 @@ from simulations import (
 )
 
 TAU, LAMBDA_1, LAMBDA_2, BETA, R_MIN, LR, CLIP = 0.3, 0.2, 0.4, 0.3, 0.02, 0.1, 2.0
-HYPERPARAMETERS = {
-    "tau": TAU,
-    "lambda_1": LAMBDA_1,
-    "lambda_2": LAMBDA_2,
-    "beta": BETA,
-    "r_min": R_MIN,
-}
+HYPERPARAMETERS = {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2}
+HYPERPARAMETERS |= {"beta": BETA, "r_min": R_MIN}
 PAPER = registry.departures("fedaddp", "paper", official_code=False)
 PROFILES = pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
-LINEAR = cells.Model("mlp", ())
 
 
 def numpy_round(x, y, w_global, w_local, total, steps):
@@ -65,15 +60,7 @@ def numpy_round(x, y, w_global, w_local, total, steps):
 
 @PROFILES
 def test_golden_round(departures):
-    world = quiet(
-        "fedaddp",
-        HYPERPARAMETERS,
-        clip_norm=CLIP,
-        rounds=1,
-        model=LINEAR,
-        departures=departures,
-        lr=LR,
-    )
+    world = linear("fedaddp", HYPERPARAMETERS, CLIP, LR, departures=departures)
     rng = np.random.default_rng(5)
     begun = rounds.start(world)
     # Local models that differ from the global one, as in later rounds.
@@ -149,11 +136,8 @@ def test_the_papers_side_entries_are_centre_radius_and_size_of_the_trained_model
         }
         assert uploads.extras["size"].tolist() == [9, 4, 1, 6]
         for name in names:
-            local, end, centre = (
-                states[f"local.{name}"],
-                new[f"local.{name}"],
-                uploads.extras[f"centre.{name}"],
-            )
+            local, end = (tree[f"local.{name}"] for tree in (states, new))
+            centre = uploads.extras[f"centre.{name}"]
             torch.testing.assert_close(uploads.update[name], end - params[name])
             torch.testing.assert_close(uploads.extras[f"radius.{name}"], BETA / 2 * end.abs())
             assert ((centre == 0) | (centre == local - params[name])).all()

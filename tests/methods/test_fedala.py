@@ -83,14 +83,8 @@ def of(states, prefix, client):
 
 @pytest.mark.parametrize("p", [1, 2])
 def test_golden_round(p):
-    world = quiet(
-        "fedala",
-        {"p": p, "eta": ETA, "share": SHARE, "start_epochs": PASSES},
-        clip_norm=CLIP,
-        rounds=1,
-        sizes=SIZES,
-        lr=LR,
-    )
+    values = {"p": p, "eta": ETA, "share": SHARE, "start_epochs": PASSES}
+    world = quiet("fedala", values, clip_norm=CLIP, rounds=1, sizes=SIZES, lr=LR)
     begun = later(rounds.start(world))
     before, received = begun.states, {name: value.numpy() for name, value in begun.params.items()}
     top = HEAD if p == 1 else tuple(received)

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 import numpy_mlp
-from pflpipe import cells, trees
+from pflpipe import trees
 from pflpipe.methods import feddpa as module
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import assert_equal, personal_models, plan, quiet, simulation, with_states
+from simulations import assert_equal, linear, personal_models, plan, quiet, simulation, with_states
 
 TAU, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.3, 0.2, 0.4, 0.1, 0.05
-LINEAR = cells.Model("mlp", ())
 
 
 def numpy_round(x, y, w_global, w_local, steps, *, against_global, schedule):
@@ -60,19 +59,14 @@ def numpy_round(x, y, w_global, w_local, steps, *, against_global, schedule):
 @pytest.mark.parametrize("schedule", ["alternate", "two_phase"])
 @pytest.mark.parametrize("official", [False, True])
 def test_golden_round(official, schedule):
-    departures = (
-        ("sample_level_calibration", "data_size_weights", "update_against_global")
-        if official
-        else ()
-    )
-    world = quiet(
+    names = ("sample_level_calibration", "data_size_weights", "update_against_global")
+    departures = names if official else ()
+    world = linear(
         "feddpa",
         {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "schedule": schedule},
-        clip_norm=CLIP,
-        rounds=1,
-        model=LINEAR,
+        CLIP,
+        LR,
         departures=departures,
-        lr=LR,
     )
     rng = np.random.default_rng(5)
     begun = rounds.start(world)

@@ -50,16 +50,8 @@ def numpy_run(w_global, clients, rounds, published, trend, acndp, by_layer):
     layers = (("fc1.weight", "fc1.bias"), ("head.weight", "head.bias"))
     sizes = [sum(w_global[k].size for k in names) for names in layers]
     shares = np.array(sizes) / sum(sizes)
-    states = [
-        {
-            "w": w_global,
-            "m": {k: np.zeros(v.shape, bool) for k, v in w_global.items()},
-            "tw": shares,
-            "rho": None,
-            "t": 0,
-        }
-        for _ in clients
-    ]
+    nothing = {k: np.zeros(v.shape, bool) for k, v in w_global.items()}
+    states = [{"w": w_global, "m": nothing, "tw": shares, "rho": None, "t": 0} for _ in clients]
     server = {"tw": shares, "rho": None}
 
     def length(tree, names):
@@ -148,49 +140,24 @@ def silent(world):
 @pytest.mark.parametrize(
     ("departures", "trend", "acndp", "by_layer"),
     [
-        ((), "raw", True, True),
-        ((), "raw", False, True),
-        ((), "raw", True, False),
-        (PAPER, "raw", True, True),
-        (PAPER, "raw", True, False),
-        (PAPER, "rms", True, True),
+        *(((), "raw", True, True), ((), "raw", False, True), ((), "raw", True, False)),
+        *((PAPER, "raw", True, True), (PAPER, "raw", True, False), (PAPER, "rms", True, True)),
         (GLP_ALONE, "raw", False, True),
-    ],
-    ids=[
-        *("strict", "strict, GLP alone", "strict, whole network"),
-        *("raw", "raw, whole network", "rms", "GLP alone"),
     ],
 )
 def test_golden_run(departures, trend, acndp, by_layer):
-    world = simulation(
-        "fedglp_adp",
-        {
-            "beta": BETA,
-            "dynamic": False,
-            "gamma": GAMMA,
-            "lambda_1": LAMBDA_1,
-            "lambda_2": LAMBDA_2,
-            "trend": trend,
-            "acndp": acndp,
-            "by_layer": by_layer,
-        },
-        plan=plan(noise_multiplier=SIGMA, clip_norm=CLIP, rounds=4),
-        backend="vmap",
-        departures=departures,
-        lr=LR,
-    )
-    world = silent(world)
+    values = {"beta": BETA, "dynamic": False, "gamma": GAMMA, "trend": trend, "acndp": acndp}
+    values |= {"lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "by_layer": by_layer}
+    rule = plan(noise_multiplier=SIGMA, clip_norm=CLIP, rounds=4)
+    settings = {"plan": rule, "departures": departures, "backend": "vmap", "lr": LR}
+    world = silent(simulation("fedglp_adp", values, **settings))
     begun = rounds.start(world)
     clients = []
     for client, rows in enumerate(world.split.train):
         cuts = [world.work(client, round)["train"] for round in range(4)]
-        steps = [
-            (
-                [index[:n] for index, n in zip(cut.index, cut.count, strict=True)],
-                int(cut.keys[0]),
-            )
-            for cut in cuts
-        ]
+        pairs = [zip(cut.index, cut.count, strict=True) for cut in cuts]
+        minibatches = [[index[:n] for index, n in pair] for pair in pairs]
+        steps = list(zip(minibatches, (int(cut.keys[0]) for cut in cuts), strict=True))
         clients.append((world.train.x[rows].numpy(), world.train.y[rows].numpy(), steps))
     w_global = {name: value.numpy() for name, value in begun.params.items()}
     program = (bool(departures), trend, acndp, by_layer)
@@ -235,14 +202,9 @@ def test_the_threshold_is_at_most_one_whatever_the_noise():
 def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, fraction, rounds):
     """Masks only grow, by counts that follow from the round alone: round(t beta d_l / T) after t
     rounds."""
-    world = simulation(
-        "fedglp_adp",
-        {"beta": fraction, "dynamic": False},
-        plan=plan(rounds=rounds),
-        backend="vmap",
-        departures=departures,
-        dtype=torch.float32,
-    )
+    values = {"beta": fraction, "dynamic": False}
+    settings = {"plan": plan(rounds=rounds), "backend": "vmap", "dtype": torch.float32}
+    world = simulation("fedglp_adp", values, departures=departures, **settings)
     states = [own for _, own in spied(world)[2]]
     before = {name: value for name, value in states[0].items() if name.startswith("mask.")}
     for done, state in enumerate(states[1:], start=1):
@@ -256,29 +218,20 @@ def test_after_all_rounds_exactly_beta_of_each_layer_is_personal(departures, fra
 
 
 def test_a_client_that_is_drawn_less_often_keeps_fewer_personal_coordinates():
-    world = simulation(
-        "fedglp_adp", {"dynamic": False, "beta": 1.0}, plan=plan(sample_rate=0.5, rounds=6)
-    )
+    rule = plan(sample_rate=0.5, rounds=6)
+    world = simulation("fedglp_adp", {"dynamic": False, "beta": 1.0}, plan=rule)
     done = rounds.run(world, rounds.start(world))
-    drawn = sum(
-        cohorts.sample_clients(seeds.release_rng(world.key, "sample", t), world.plan).astype(int)
-        for t in range(6)
-    )
+    streams = [seeds.release_rng(world.key, "sample", round) for round in range(6)]
+    drawn = sum(cohorts.sample_clients(stream, rule).astype(int) for stream in streams)
     assert len(set(drawn)) > 1
-    held = sum(
-        done.states[f"mask.head.{part}"].reshape(4, -1).sum(1) for part in ("weight", "bias")
-    )
+    masks = [done.states[f"mask.head.{part}"] for part in ("weight", "bias")]
+    held = sum(mask.reshape(4, -1).sum(1) for mask in masks)
     assert held.tolist() == [round(count * 15 / 6) for count in drawn]
 
 
 def test_in_the_paper_new_personal_coordinates_are_those_of_the_largest_noised_entries():
-    world = simulation(
-        "fedglp_adp",
-        {"dynamic": False, "beta": 0.8},
-        plan=plan(noise_multiplier=20.0),
-        departures=PAPER,
-    )
-    _, seen, models = spied(world)
+    rule, values = plan(noise_multiplier=20.0), {"dynamic": False, "beta": 0.8}
+    _, seen, models = spied(simulation("fedglp_adp", values, plan=rule, departures=PAPER))
     for (uploads, _, released), (_, before), (_, state) in zip(
         seen, models[:-1], models[1:], strict=True
     ):
@@ -288,14 +241,9 @@ def test_in_the_paper_new_personal_coordinates_are_those_of_the_largest_noised_e
                 def rows(tree, prefix="", names=names, client=client):
                     return torch.cat([tree[prefix + name][client].reshape(-1) for name in names])
 
-                sent, old, new = (
-                    rows(released.messages).abs(),
-                    rows(before, "mask."),
-                    rows(state, "mask."),
-                )
-                assert torch.equal(rows(uploads.extras, "mask."), ~old), (
-                    "the mask sent is this round's, not the next one's"
-                )
+                old, new = (rows(tree, "mask.") for tree in (before, state))
+                sent = rows(released.messages).abs()
+                assert torch.equal(rows(uploads.extras, "mask."), ~old), "of this round"
                 assert sent[new & ~old].min() > sent[~new].max()
                 assert not sent[old].any()
 
@@ -307,10 +255,8 @@ def masks_of(world):
 
 
 def one_round(noise, **changes):
-    settings = {"dynamic": False, "acndp": False}
-    return simulation(
-        "fedglp_adp", settings, plan=plan(noise_multiplier=noise, rounds=1), **changes
-    )
+    settings, rule = {"dynamic": False, "acndp": False}, plan(noise_multiplier=noise, rounds=1)
+    return simulation("fedglp_adp", settings, plan=rule, **changes)
 
 
 def test_the_certified_masks_follow_the_devices_own_noise_and_not_that_of_the_release():
@@ -334,14 +280,9 @@ def test_what_a_device_draws_for_itself_changes_no_message():
 
 
 def test_equal_entries_and_numbers_that_are_none_still_give_exactly_the_promised_count():
-    mask = {
-        "a.weight": torch.tensor([[False, True], [False, False]]),
-        "a.bias": torch.tensor([False, False]),
-    }
-    update = {
-        "a.weight": torch.tensor([[1.0, 0.0], [torch.inf, 1.0]]),
-        "a.bias": torch.tensor([torch.nan, 1.0]),
-    }
+    masks, updates = [[0, 1], [0, 0]], [[1.0, 0.0], [torch.inf, 1.0]]
+    mask = {"a.weight": torch.tensor(masks).bool(), "a.bias": torch.tensor([False, False])}
+    update = {"a.weight": torch.tensor(updates), "a.bias": torch.tensor([torch.nan, 1.0])}
     sizes = []
     for progress in (0.0, 0.2, 0.5, 0.7, 0.9, 1.0):
         done = torch.tensor(progress, dtype=torch.float64)

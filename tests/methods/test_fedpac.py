@@ -70,12 +70,9 @@ def numpy_round(world, received, centroids, heads, round):
         end = numpy_mlp.descend(start, steps, aligned(centroids), lr=LR, names=BODY)
         x, y = numpy_mlp.rows(world, client)
         units = {name: end[name] - received[name] for name in BODY}
-        units["centroids"] = np.stack(
-            [
-                (features(end, x)[y == k].mean(0) - centroids[k]) / SCALE if k in y else 0 * row
-                for k, row in enumerate(centroids)
-            ]
-        )
+        z = features(end, x)
+        means = [z[y == k].mean(0) if k in y else row for k, row in enumerate(centroids)]
+        units["centroids"] = (np.stack(means) - centroids) / SCALE
         for name, value in numpy_mlp.clipped(units, CLIP).items():
             change[name] += value * (SCALE if name == "centroids" else 1) / 4
     received = received | {name: received[name] + change[name] for name in BODY}
@@ -84,13 +81,8 @@ def numpy_round(world, received, centroids, heads, round):
 
 def test_golden_rounds_and_personal_model():
     """The second round is the first in which features are pulled."""
-    world = quiet(
-        "fedpac",
-        {"weight": WEIGHT, "centroid_scale": SCALE, **OF_HEAD},
-        clip_norm=CLIP,
-        rounds=2,
-        lr=LR,
-    )
+    values = {"weight": WEIGHT, "centroid_scale": SCALE, **OF_HEAD}
+    world = quiet("fedpac", values, clip_norm=CLIP, rounds=2, lr=LR)
     begun = rounds.start(world)
     rng = np.random.default_rng(3)
     with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape)))
@@ -160,11 +152,8 @@ def test_the_upload_counts_the_centroids():
 @pytest.mark.parametrize("change", ["missing", "unknown", "of another shape"])
 def test_an_upload_with_other_parts_than_it_says_stops_the_run(change):
     world = simulation("fedpac")
-    said = {
-        "missing": {},
-        "unknown": {"counts": (CLASSES,)},
-        "of another shape": {"centroids": (2,)},
-    }
+    said = {"missing": {}, "unknown": {"counts": (CLASSES,)}}
+    said |= {"of another shape": {"centroids": (2,)}}
     method = dataclasses.replace(world.method, parts=lambda task: said[change])
     spoiled = dataclasses.replace(world, method=method)
     begun = rounds.start(world)

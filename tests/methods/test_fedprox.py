@@ -1,16 +1,14 @@
 """FedProx: a round against an independent NumPy program, its reductions and what it pulls."""
 
 import numpy_mlp
-from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import plan, quiet, simulation
+from simulations import linear, plan, simulation
 
 MU, LR, CLIP = 0.6, 0.2, 0.2
-LINEAR = cells.Model("mlp", ())
 
 
 def test_golden_round():
-    world = quiet("fedprox", {"weight": MU}, clip_norm=CLIP, rounds=1, model=LINEAR, lr=LR)
+    world = linear("fedprox", {"weight": MU}, CLIP, LR)
 
     def update(begin, client, round):
         def pulled(w, x, y):

@@ -26,25 +26,14 @@ def test_golden_rounds_of_the_plain_methods(name):
     own = [shared for _ in clients]
     for round in range(2):
         starts = own if name == "local_only" else [shared for _ in clients]
-        own = [
-            numpy_mlp.descend(
-                starts[i],
-                numpy_mlp.steps(world, i, round, "train"),
-                numpy_mlp.gradient,
-                lr=LR,
-                momentum=0.5,
-            )
-            for i in clients
-        ]
+        steps = [numpy_mlp.steps(world, client, round, "train") for client in clients]
+        how = {"lr": LR, "momentum": 0.5}
+        own = [numpy_mlp.descend(starts[i], steps[i], numpy_mlp.gradient, **how) for i in clients]
         if name != "local_only":
-            changes = [{key: end[key] - shared[key] for key in shared} for end in own]
-            changes = (
-                [numpy_mlp.clipped(change, CLIP) for change in changes] if private else changes
-            )
-            mean = {
-                key: sum(w * change[key] for w, change in zip(weights, changes, strict=True))
-                for key in shared
-            }
+            changes = [numpy_mlp.less(end, shared) for end in own]
+            if private:
+                changes = [numpy_mlp.clipped(change, CLIP) for change in changes]
+            mean = {key: sum(weights[i] * changes[i][key] for i in clients) for key in shared}
             shared = {key: shared[key] + mean[key] for key in shared}
     done = rounds.run(world, begun)
     numpy_mlp.assert_close(done.params, shared)
@@ -54,12 +43,8 @@ def test_golden_rounds_of_the_plain_methods(name):
 
 def scaled_regression():
     """Softmax regression on features that one norm layer scales and shifts: ``z = x * a + b``."""
-    shapes = {
-        "norm1.weight": (5,),
-        "norm1.bias": (5,),
-        "head.weight": (CLASSES, 5),
-        "head.bias": (CLASSES,),
-    }
+    shapes = {"norm1.weight": (5,), "norm1.bias": (5,)}
+    shapes |= {"head.weight": (CLASSES, 5), "head.bias": (CLASSES,)}
     return Network(shapes, lambda w, x, key: x * w["norm1.weight"] + w["norm1.bias"])
 
 
@@ -84,17 +69,11 @@ def test_golden_rounds_of_fedbn_whose_norm_parameters_stay_on_the_client():
     clients = range(world.plan.clients)
     own = [{key: shared[key] for key in norm} for _ in clients]
     for round in range(2):
-        ends = [
-            numpy_mlp.descend(
-                shared | own[i], numpy_mlp.steps(world, i, round, "train"), slopes, lr=LR
-            )
-            for i in clients
-        ]
+        steps = [numpy_mlp.steps(world, client, round, "train") for client in clients]
+        ends = [numpy_mlp.descend(shared | own[i], steps[i], slopes, lr=LR) for i in clients]
         own = [{key: end[key] for key in norm} for end in ends]
-        changes = [
-            numpy_mlp.clipped({key: end[key] - shared[key] for key in numpy_mlp.HEAD}, CLIP)
-            for end in ends
-        ]
+        heads = [{key: end[key] - shared[key] for key in numpy_mlp.HEAD} for end in ends]
+        changes = [numpy_mlp.clipped(head, CLIP) for head in heads]
         shared = numpy_mlp.moved(shared, changes)
     done = rounds.run(world, begun)
     assert done.states.keys() == set(norm)

@@ -54,13 +54,8 @@ def means_of(world, client, one_hot):
 
 @pytest.mark.parametrize("one_hot", [True, False])
 def test_golden_round_without_noise(one_hot):
-    world = quiet(
-        "item_effects",
-        {"answers": MOST, "bound": 0.8},
-        rounds=1,
-        clip_norm=0.7,
-        **{} if one_hot else NUMBERS,
-    )
+    settings = {"rounds": 1, "clip_norm": 0.7} | ({} if one_hot else NUMBERS)
+    world = quiet("item_effects", {"answers": MOST, "bound": 0.8}, **settings)
     world = world if one_hot else labels(world)
     total, counts = np.zeros((ITEMS, 3)), np.zeros(ITEMS)
     for client in range(4):
@@ -136,13 +131,9 @@ def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(numbers):
     """Brute force: every set of answered items, with answers as long as there are any."""
     sets = [s for n in range(1, ITEMS + 1) for s in itertools.combinations(range(ITEMS), n)]
     sizes = tuple(map(len, sets))
-    world = simulation(
-        "item_effects",
-        {"answers": MOST, "bound": 0.8},
-        plan=plan(len(sizes), rounds=1, clip_norm=0.7),
-        sizes=sizes,
-        **(NUMBERS if numbers else {}),
-    )
+    rule = plan(len(sizes), rounds=1, clip_norm=0.7)
+    settings = {"plan": rule, "sizes": sizes} | (NUMBERS if numbers else {})
+    world = simulation("item_effects", {"answers": MOST, "bound": 0.8}, **settings)
     x = world.train.x.clone()
     x[: sum(sizes), 0] = torch.tensor([float(item) for s in sets for item in s])
     y = torch.full((len(x), 3), -2.0, dtype=torch.float64) if numbers else world.train.y

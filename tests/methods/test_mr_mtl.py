@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import numpy_mlp
-from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import assert_equal, personal_models, plan, quiet, simulation, spied
+from simulations import assert_equal, linear, personal_models, plan, simulation, spied
 
 WEIGHT, LR, CLIP = 0.6, 0.2, 0.2
 
@@ -15,14 +14,7 @@ WEIGHT, LR, CLIP = 0.6, 0.2, 0.2
 @pytest.mark.parametrize("anchor", ["own", "server"])
 def test_golden_rounds_and_personal_model(anchor):
     """From the second round on a client starts away from the mean."""
-    world = quiet(
-        "mr_mtl",
-        {"weight": WEIGHT, "anchor": anchor},
-        clip_norm=CLIP,
-        rounds=2,
-        model=cells.Model("mlp", ()),
-        lr=LR,
-    )
+    world = linear("mr_mtl", {"weight": WEIGHT, "anchor": anchor}, CLIP, LR, rounds=2)
     begun, mean = numpy_mlp.start(world)
     own = [mean] * 4
 
@@ -50,13 +42,10 @@ def test_golden_rounds_and_personal_model(anchor):
 
 
 def test_without_weight_every_clients_model_is_that_of_local_training_to_the_bit():
-    own, alone = (
-        rounds.run(world, rounds.start(world)).states
-        for world in (
-            simulation("mr_mtl", {"weight": 0.0}, plan=plan(sample_rate=0.5), backend="vmap"),
-            simulation("local_only", plan=plan(sample_rate=0.5), backend="vmap"),
-        )
-    )
+    settings = {"plan": plan(sample_rate=0.5), "backend": "vmap"}
+    pairs = ("mr_mtl", {"weight": 0.0}), ("local_only", {})
+    worlds = [simulation(name, values, **settings) for name, values in pairs]
+    own, alone = (rounds.run(world, rounds.start(world)).states for world in worlds)
     assert_equal(dict(own), dict(alone), 0)
 
 

@@ -6,25 +6,16 @@ import pytest
 import torch
 
 import numpy_mlp
-from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import assert_equal, open_plan, personal_models, quiet, simulation
+from simulations import assert_equal, linear, open_plan, personal_models, simulation
 
 ALPHA, DELTA, LR, CLIP = 0.4, 0.05, 0.3, 0.2
-LINEAR = cells.Model("mlp", ())
 VARIANTS = ["fo", "hf"]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_golden_round(variant):
-    world = quiet(
-        "per_fedavg",
-        {"alpha": ALPHA, "variant": variant, "delta": DELTA},
-        clip_norm=CLIP,
-        rounds=1,
-        model=LINEAR,
-        lr=LR,
-    )
+    world = linear("per_fedavg", {"alpha": ALPHA, "variant": variant, "delta": DELTA}, CLIP, LR)
 
     def less(w, slope, rate):
         return {name: w[name] - rate * slope[name] for name in w}
@@ -54,16 +45,9 @@ def test_golden_round(variant):
 
 def test_on_all_examples_it_steps_along_the_gradient_of_the_loss_after_one_step():
     """HF up to the square of delta; the exact one is that of autograd through the step."""
-    world = simulation(
-        "per_fedavg",
-        {"alpha": ALPHA, "delta": 1e-4},
-        plan=open_plan(1, rounds=1),
-        backend="vmap",
-        sizes=(9,),
-        lr=LR,
-        batch_size=0,
-        local_epochs=1,
-    )
+    values, rule = {"alpha": ALPHA, "delta": 1e-4}, open_plan(1, rounds=1)
+    settings = {"sizes": (9,), "lr": LR, "batch_size": 0, "local_epochs": 1}
+    world = simulation("per_fedavg", values, plan=rule, backend="vmap", **settings)
     begun = rounds.start(world)
     w = {name: value.clone().requires_grad_() for name, value in begun.params.items()}
     x, y = world.train.x[:9], world.train.y[:9]

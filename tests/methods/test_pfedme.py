@@ -4,22 +4,19 @@ personal models end."""
 import numpy as np
 
 import numpy_mlp
-from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import assert_equal, open_plan, personal_models, quiet, simulation
+from simulations import LINEAR, assert_equal, linear, open_plan, personal_models, simulation
 
 WEIGHT, STEPS, INNER, BETA, LR, CLIP = 2.0, 3, 0.1, 0.7, 0.3, 0.1
-LINEAR = cells.Model("mlp", ())
 
 
 def test_two_golden_rounds():
-    world = quiet(
+    world = linear(
         "pfedme",
         {"weight": WEIGHT, "steps": STEPS, "inner_lr": INNER, "beta": BETA},
-        clip_norm=CLIP,
+        CLIP,
+        LR,
         rounds=2,
-        model=LINEAR,
-        lr=LR,
         momentum=0.5,
     )
     begun, shared = numpy_mlp.start(world)
@@ -70,16 +67,9 @@ def test_one_step_on_h_followed_to_its_end_is_dp_fedavg():
 
 def test_a_personal_model_lies_where_the_pull_balances_the_loss():
     """theta(w) of all examples solves grad CE(theta) + lambda (theta - w) = 0 at the released w."""
-    world = simulation(
-        "pfedme",
-        {"weight": WEIGHT, "steps": 10, "inner_lr": 0.3},
-        plan=open_plan(1),
-        backend="vmap",
-        sizes=(9,),
-        model=LINEAR,
-        batch_size=0,
-        local_epochs=5,
-    )
+    values = {"weight": WEIGHT, "steps": 10, "inner_lr": 0.3}
+    settings = {"model": LINEAR, "backend": "vmap", "batch_size": 0, "local_epochs": 5}
+    world = simulation("pfedme", values, plan=open_plan(1), sizes=(9,), **settings)
     begun = rounds.start(world)
     theta = {name: value[0].numpy() for name, value in personal_models(world, begun).items()}
     examples = world.train.x[:9].numpy(), world.train.y[:9].numpy()

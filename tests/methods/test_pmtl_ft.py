@@ -5,24 +5,15 @@ import numpy as np
 import pytest
 
 import numpy_mlp
-from pflpipe import cells
 from pflpipe.simulation import rounds
-from simulations import plan, quiet, simulation
+from simulations import linear, plan, simulation
 
 WEIGHT, LR, CLIP = 0.3, 0.2, 0.2
-LINEAR = cells.Model("mlp", ())
 
 
 @pytest.mark.parametrize("detached", [False, True])
 def test_golden_round(detached):
-    world = quiet(
-        "pmtl_ft",
-        {"weight": WEIGHT, "detached": detached},
-        clip_norm=CLIP,
-        rounds=1,
-        model=LINEAR,
-        lr=LR,
-    )
+    world = linear("pmtl_ft", {"weight": WEIGHT, "detached": detached}, CLIP, LR)
 
     def update(begin, client, round):
         def pulled(w, x, y):
@@ -47,18 +38,8 @@ def test_the_detached_penalty_still_counts_in_the_loss():
 def test_long_local_training_ends_where_the_penalty_balances_the_loss():
     """The objective is strictly convex: its only stationary point solves grad CE(w) + 2 weight (w -
     w_global) = 0."""
-    world = quiet(
-        "pmtl_ft",
-        {"weight": WEIGHT},
-        clip_norm=1e9,
-        rounds=1,
-        clients=1,
-        sizes=(9,),
-        model=LINEAR,
-        lr=0.5,
-        batch_size=0,
-        local_epochs=300,
-    )
+    alone = {"clients": 1, "sizes": (9,), "batch_size": 0, "local_epochs": 300}
+    world = linear("pmtl_ft", {"weight": WEIGHT}, 1e9, 0.5, **alone)
     begun, begin = numpy_mlp.start(world)
     end = {name: value.numpy() for name, value in rounds.run(world, begun).params.items()}
     for name, slope in numpy_mlp.gradient(

@@ -12,7 +12,15 @@ from pflpipe import cells
 from pflpipe.methods.private_fedrep import batches_of, moment, orthonormalised
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
-from simulations import assert_equal, params_after, personal_models, plan, quiet, simulation, spied
+from simulations import (
+    assert_equal,
+    params_after,
+    personal_models,
+    plan,
+    quiet,
+    simulation,
+    spied,
+)
 
 PENALTY, LR, CLIP, SCALE = 0.05, 4.0, 0.2, 0.5
 LINEAR, U = cells.Model("embedding", (2,), items=5), "embedding.weight"
@@ -46,22 +54,13 @@ def orthonormal_rows(u):
 
 def test_golden_rounds_and_personal_model():
     """The first round finds U, the others train it."""
-    world = quiet(
-        "private_fedrep",
-        {"penalty": PENALTY, "halves": False, "moment_scale": SCALE},
-        clip_norm=CLIP,
-        rounds=3,
-        model=LINEAR,
-        lr=LR,
-    )
+    values = {"penalty": PENALTY, "halves": False, "moment_scale": SCALE}
+    settings = {"clip_norm": CLIP, "lr": LR, "model": LINEAR}
+    world = quiet("private_fedrep", values, rounds=3, **settings)
     z = 0.0
     for client in range(4):
-        z = (
-            z
-            + SCALE
-            * numpy_mlp.clipped({"": statistic(*rows_of(world, client)) / SCALE}, CLIP)[""]
-            / 4
-        )
+        sent = numpy_mlp.clipped({"": statistic(*rows_of(world, client)) / SCALE}, CLIP)
+        z = z + SCALE * sent[""] / 4
     u = np.linalg.svd((z + z.T) / 2)[0][:, :2].T
     u = u * np.where(u.sum(1, keepdims=True) < 0, -1, 1)
     for _ in range(2):
@@ -87,13 +86,10 @@ def test_without_its_own_parts_it_is_fedrep_with_heads_by_newton_steps():
     """Of one full-batch epoch."""
     off = dict.fromkeys(("halves", "orthonormal", "spectral"), False)
     settings = {"backend": "vmap", "local_epochs": 1, "batch_size": 0}
-    found, expected = (
-        params_after(simulation(name, values, **settings))
-        for name, values in (
-            ("private_fedrep", {"loss": "logistic", "penalty": PENALTY} | off),
-            ("fedrep", {"head_solver": "newton", "head_weight_decay": PENALTY}),
-        )
-    )
+    values = {"loss": "logistic", "penalty": PENALTY} | off
+    found = params_after(simulation("private_fedrep", values, **settings))
+    values = {"head_solver": "newton", "head_weight_decay": PENALTY}
+    expected = params_after(simulation("fedrep", values, **settings))
     head = ("head.weight", "head.bias")
     assert_equal(*({k: v for k, v in one.items() if k not in head} for one in (found, expected)))
 

@@ -22,14 +22,8 @@ SETTINGS = {"spread": 0.8, "length": 1.0, "noise": 0.7}
 
 
 def world(loss="cross_entropy", **changes):
-    found = simulation(
-        "private_prior",
-        SETTINGS,
-        plan=plan(**(QUIET | changes)),
-        backend="vmap",
-        model=LINEAR,
-        loss=loss,
-    )
+    settings = {"backend": "vmap", "model": LINEAR, "loss": loss}
+    found = simulation("private_prior", SETTINGS, plan=plan(**(QUIET | changes)), **settings)
     draws = torch.Generator().manual_seed(1)
     y = torch.randn(len(found.train.y), 3, generator=draws, dtype=torch.float64)
     if loss == "cross_entropy":

@@ -25,24 +25,10 @@ from simulations import (
 
 HEAD, BODY = ("head.weight", "head.bias"), ("fc1.weight", "fc1.bias", "norm1.weight", "norm1.bias")
 NORM = ("norm1.weight", "norm1.bias")
-PRIVATE = {
-    "fedper": HEAD,
-    "fedrep": HEAD,
-    "centaur": HEAD,
-    "dp_pfeddsu": HEAD,
-    "fedbn": NORM,
-    "lg_fedavg": BODY,
-    "fedbabu": (),
-}
-SHARED = {
-    "fedper": BODY,
-    "fedrep": BODY,
-    "centaur": BODY,
-    "dp_pfeddsu": BODY,
-    "fedbabu": BODY,
-    "lg_fedavg": HEAD,
-}
-SHARED["fedbn"] = ("fc1.weight", "fc1.bias", *HEAD)
+PRIVATE = dict.fromkeys(("fedper", "fedrep", "centaur", "dp_pfeddsu"), HEAD)
+SHARED = dict.fromkeys((*PRIVATE, "fedbabu"), BODY)
+PRIVATE |= {"fedbn": NORM, "lg_fedavg": BODY, "fedbabu": ()}
+SHARED |= {"fedbn": ("fc1.weight", "fc1.bias", *HEAD), "lg_fedavg": HEAD}
 METHODS = sorted(PRIVATE)
 
 
@@ -63,15 +49,13 @@ def uploads_of(world, begun):
     states."""
 
     def hook(state, batches, others):
-        upload, new = world.method.local_update(
-            begun.params, begun.server, state, batches, world.task
-        )
+        given = begun.params, begun.server, state, batches, world.task
+        upload, new = world.method.local_update(*given)
         return upload.update, upload.extras, new
 
     clients = range(world.plan.clients)
-    return world.run_clients(
-        hook, begun.states, clients, [world.work(client, 0) for client in clients]
-    )
+    work = [world.work(client, 0) for client in clients]
+    return world.run_clients(hook, begun.states, clients, work)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -115,11 +99,8 @@ def test_the_personal_model_is_the_released_part_with_the_clients_own(name):
     still = dataclasses.replace(world, training=dataclasses.replace(world.training, lr=0.0))
 
     for key, value in personal_models(still, done).items():
-        for client in range(world.plan.clients):
-            assert torch.equal(
-                value[client],
-                done.states[key][client] if key in PRIVATE[name] else done.params[key],
-            )
+        expected = done.states[key] if key in PRIVATE[name] else done.params[key]
+        assert torch.equal(value, expected.expand_as(value))
 
 
 # Reductions to DP-FedAvg
@@ -129,17 +110,12 @@ def test_the_personal_model_is_the_released_part_with_the_clients_own(name):
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "centaur", "fedbabu", "fedpac"])
 def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, monkeypatch):
-    settings = {
-        "backend": "vmap",
-        "optimizer": optimizer,
-        "lr": 0.05,
-        "momentum": 0.5 if optimizer == "sgd" else 0.0,
-    }
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
+    settings["momentum"] = 0.5 if optimizer == "sgd" else 0.0
     expected = params_after(simulation("dp_fedavg", **settings))
     monkeypatch.setattr("pflpipe.learning.task.HEAD", ())
-    monkeypatch.setattr(
-        Task, "train_head", lambda self, params, batches, solver: params
-    )  # nothing to train
+    # Nothing to train.
+    monkeypatch.setattr(Task, "train_head", lambda self, params, batches, solver: params)
     values = {"weight": 0.0} if name == "fedpac" else {}
     assert_equal(params_after(simulation(name, values, **settings)), expected)
 
@@ -148,23 +124,13 @@ def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "model", "message"),
-    [
-        (
-            "fedbn",
-            cells.Model("mlp", (8,)),
-            "fedbn: model; got 'mlp'; expected a network with normalisation layers",
-        ),
-        (
-            "centaur",
-            cells.Model("mlp", ()),
-            "centaur: model; got 'mlp'; expected a network with layers before the head",
-        ),
-    ],
+    ("method", "hidden", "layers"),
+    [("fedbn", (8,), "normalisation layers"), ("centaur", (), "layers before the head")],
 )
-def test_a_network_without_the_layers_that_a_method_is_about_is_refused(method, model, message):
+def test_a_network_without_the_layers_that_a_method_is_about_is_refused(method, hidden, layers):
+    message = f"{method}: model; got 'mlp'; expected a network with {layers}"
     with pytest.raises(ConfigError, match=message):
-        registry.check_model(method, model)
+        registry.check_model(method, cells.Model("mlp", hidden))
 
 
 @pytest.mark.parametrize("name", METHODS)
