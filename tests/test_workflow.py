@@ -411,10 +411,12 @@ def test_changed_data_are_refused_under_their_old_name_and_rerun_what_needs_them
     axes = {"dataset": ["mine", "mine_2"]}
     write_study(tmp_path, "second", dataset="mine", methods=local, axes=axes)
     jobs = to_do(tmp_path, table, "results/tables/second.csv")
-    # The plan is the same.
-    assert rules(jobs) == {"data", "partition", "train", "evaluate", "table"}
+    # The data of a name of the user's own tell what their plan warns of.
+    assert rules(jobs) == {"data", "partition", "plan", "train", "evaluate", "table"}
     assert {file for rule, file in jobs if rule == "data"} == {"data/mine_2.npz"}
-    assert all("mine_2" in file or "/second" in file for _, file in jobs)
+    assert len([file for rule, file in jobs if rule == "plan"]) == 1
+    others = [file for rule, file in jobs if rule != "plan"]
+    assert all("mine_2" in file or "/second" in file for file in others)
 
 
 @pytest.mark.pipeline
