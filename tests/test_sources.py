@@ -496,6 +496,10 @@ def test_the_script_of_the_workflow_takes_a_block_in_one_word(files):
     other = [*words[:-1], sources.text(block | {"encoding": "index"})]
     refused = called(warm.interpreter(), ROOT / "workflow/scripts/data.py", *other, code=2).stderr
     assert refused.startswith("error: data set 'mine' has other values than when it was first used")
+    answers().assign(yes=(answers()["y"] == "Yes").astype(int)).to_csv("answers.csv", index=False)
+    words = ["--dataset", "other", "--target", "data/other.npz", "--source", sources.text(block)]
+    warned = called(warm.interpreter(), ROOT / "workflow/scripts/data.py", *words).stdout
+    assert "\nwarning: other: the label follows from yes alone" in warned
 
 
 def test_a_data_frame_becomes_clients_that_train():

@@ -795,4 +795,4 @@ def test_a_latex_without_booktabs_is_told(tmp_path, monkeypatch):
 
 
 def test_the_columns_are_unique():
-    assert len(set(COLUMNS)) == len(COLUMNS) == 65
+    assert len(set(COLUMNS)) == len(COLUMNS) == 66
