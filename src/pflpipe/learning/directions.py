@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.learning.gradients import differentiate
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Loss
+from pflpipe.learning.solvers import Batch, Loss
 from pflpipe.trees import Tree
 
 

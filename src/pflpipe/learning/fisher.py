@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pflpipe.learning.directions import batch_gradient
 from pflpipe.learning.gradients import differentiate
 from pflpipe.learning.solvers import Batch, Schedule
 from pflpipe.trees import Tree
@@ -61,16 +62,13 @@ def one_by_one(params: Tree, schedule: Schedule, log_likelihoods: LogLikelihoods
     convolutional and GroupNorm."""
     total = {name: torch.zeros_like(value) for name, value in params.items()}
 
-    def value(*tensors: Tensor) -> tuple[Tensor]:
-        *leaves, x, y = tensors
-        return (log_likelihoods(dict(zip(params, leaves, strict=True)), Batch(x, y)).sum(),)
+    def value(params: Tree, one: Batch) -> Tensor:
+        return log_likelihoods(params, one).sum()
 
     for batch in schedule:
         for row in range(len(batch.y)):
-            gradients, _ = differentiate(
-                value, list(params.values()), batch.x[row : row + 1], batch.y[row : row + 1]
-            )
-            for name, gradient in zip(params, gradients, strict=True):
+            one = Batch(batch.x[row : row + 1], batch.y[row : row + 1])
+            for name, gradient in batch_gradient(value, params, one)[0].items():
                 squares = gradient.square()
                 if batch.valid is not None:
                     squares = squares.where(batch.valid[row], 0.0)

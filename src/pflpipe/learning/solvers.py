@@ -44,6 +44,9 @@ class Batch:
         return each.where(self.valid, each.new_zeros(())).sum() / self.valid.sum().clamp(min=1)
 
 
+Loss = Callable[[Tree, Batch], Tensor]  # (params, batch) -> scalar
+
+
 @dataclass(frozen=True)
 class Schedule:
     """A client's examples and the rows of each of its S steps.
@@ -135,7 +138,7 @@ class Objective:
     under vmap.
     """
 
-    loss: Callable[[Tree, Batch], Tensor]
+    loss: Loss
     mask: Tree | None = None
     penalty: DistancePenalty | None = None
 
@@ -173,7 +176,7 @@ class _Flat:
 
     def differentiate(
         self,
-        loss: Callable[[Tree, Batch], Tensor],
+        loss: Loss,
         point: Tree,
         batch: Batch,
         penalty: VectorPenalty | None,
@@ -491,7 +494,7 @@ def _in_place(solver: Solver, vector: Tensor) -> Callable[[Tensor], None]:
     return adapted_step
 
 
-def gradient(params: Tree, schedule: Schedule, loss: Callable[[Tree, Batch], Tensor]) -> Tree:
+def gradient(params: Tree, schedule: Schedule, loss: Loss) -> Tree:
     """Return the gradient of the mean loss over all examples of the schedule.
 
     Args:

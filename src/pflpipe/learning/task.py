@@ -23,10 +23,10 @@ from pflpipe.learning.architectures import norm_names
 from pflpipe.learning.losses import CROSS_ENTROPY
 from pflpipe.learning.networks import HEAD, Network
 from pflpipe.learning.solvers import Batch, Minimize, Objective, Schedule, Solver
+from pflpipe.learning.solvers import Loss as Loss
 from pflpipe.privacy.plan import Plan
 from pflpipe.trees import AnyTree, Params, Tree
 
-Loss = Callable[[Tree, Batch], Tensor]
 Transform = Callable[[Tensor, Tensor], Tensor]  # (x [B, ...], key []) -> x
 
 
