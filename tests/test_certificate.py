@@ -497,9 +497,7 @@ def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
                 inner = f"{path}.{key}" if path else key
                 yield from changes(before.get(key), after.get(key), inner)
             return
-    if path == "diagnostics" and isinstance(after, list) and {*before} != {*after}:
-        yield from (f"{path}.{name}" for name in {*before} ^ {*after})
-    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
         for one, other in zip(before, after, strict=True):
             yield from changes(one, other, f"code.{one['kind']}" if path == "code" else path)
     elif before != after:

@@ -134,7 +134,7 @@ def test_a_target_is_predicted_in_its_own_unit():
 
 def test_columns_may_have_numbers_for_names_and_people_numbers_for_ids():
     table = pd.DataFrame({0: np.repeat([7, 10], 10), 1: np.linspace(-1, 1, 20), 2: [0, 1] * 10})
-    clients = pflpipe.clients_of(table, user=0, label=2, classes=2, features=[1])
+    clients = pflpipe.clients_of(table, user=0, label=2, classes=np.arange(2), features=[1])
     assert clients.names == ("10", "7")
     found = pflpipe.train("fedavg", clients, model="linear", training=FEW, device="cpu")
     assert set(found.predict(table)) <= {0, 1}

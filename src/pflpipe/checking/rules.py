@@ -27,8 +27,6 @@ FIRST = {
     "absolute_error": "mean_absolute_error",
 }
 """Loss of the package -> the first metric of a table, whose columns do not have its name."""
-EVALUATED = "clients_evaluated"
-"""Column of measured numbers that tables of earlier versions lack."""
 OF_METRICS = ("personal_own", "global_own", "personal_new", "global_new")
 """Ends of the columns of every other metric."""
 DEALT = "dealt client"
@@ -264,7 +262,7 @@ def _diagnostics(row: dict[str, Any], names: Names) -> Iterator[str]:
     first = FIRST.get(row["settings"]["training"].get("loss", "cross_entropy"))
     if len(without) != 1 or first not in (None, *without):
         yield f"diagnostics: not the columns of {', '.join(sorted(metrics))}"
-    for column in sorted(stated - names.measured - {EVALUATED}.union(*columns.values())):
+    for column in sorted(stated - names.measured - set().union(*columns.values())):
         if not column.startswith("best_round_"):
             yield f"diagnostics: {column} is no column of a metric"
 

@@ -195,7 +195,7 @@ def _encoder(
     """Return the encoder of a table whose columns fit."""
     from pflpipe.data import columns  # late: other models need no pandas
 
-    kept, labels = dict(layout), classes or ()
+    kept, labels = dict(layout), () if classes is None else classes
     if vocabulary := kept.get("vocabulary"):
         tokens = texts.Tokens(vocabulary, kept["length"])
         kept["vocabulary"] = tokens.declared()

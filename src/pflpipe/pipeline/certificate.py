@@ -32,7 +32,8 @@ EPSILONS = ("central", "replace_one", "local", "local_replace_one")
 OF_AUDITS = ("verdict", "epsilon_claimed", "epsilon_lower", "detects", "detects_runs")
 OF_PLANS = ("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band", "buffers")
 MEASURED = frozenset(metrics.columns(ALWAYS)) | {
-    *("diverged_round", "train_seconds", "images_per_second", "nonfinite_uploads")
+    *("clients_evaluated", "diverged_round", "train_seconds", "images_per_second"),
+    "nonfinite_uploads",
 }
 """Columns of every table that are measured on the clients' data without noise."""
 
@@ -102,7 +103,7 @@ def row(
         person = {"max_clients_per_user": values["max_clients_per_user"]}
         person |= {f"epsilon{at}": values[f"epsilon_person{at}"] for at in ("", "_1e5")}
     digest = pin.read_text().strip() if pin.exists() else None
-    public = {*tidy.COLUMNS, *tidy.OF_UNITS} - MEASURED - {rules.EVALUATED}
+    public = {*tidy.COLUMNS, *tidy.OF_UNITS} - MEASURED
     return {
         "cell": cell.id,
         "settings": cell.identity,
