@@ -27,7 +27,7 @@ def sections() -> dict[str, dict[str, Any]]:
     found = {
         name: rules
         for name, rules in (parts | {"search": whole["properties"]["search"]}).items()
-        if "properties" in rules and name != "cell"
+        if "properties" in rules and name not in ("cell", "part")
     }
     found["figures"] = parts["figures"]["additionalProperties"]
     found["range"] = parts["searched"]["additionalProperties"]

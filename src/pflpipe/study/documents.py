@@ -156,7 +156,7 @@ def dotted(path: Sequence[str | int]) -> str:
 @functools.cache
 def schema() -> dict[str, Any]:
     """Return the JSON schema of a study: ``schemas/study.schema.yaml`` with the options of cells.py
-    and ``cell``, one expanded run, in its ``$defs``."""
+    and ``cell``, one expanded run, and ``part``, some keys of one, in its ``$defs``."""
     whole: dict[str, Any] = read_yaml(SCHEMAS / "study.schema.yaml")
     # The rules for mappings do not apply to lists, nor those for lists to mappings.
     listed_or_drawn = whole["$defs"]["searched"]["additionalProperties"]
@@ -167,7 +167,7 @@ def schema() -> dict[str, Any]:
     parts = {name: {**cell["properties"][name], "required": []} for name in BLOCKS}
     whole["$defs"] |= cell["properties"] | parts
     cell["properties"]["hyperparameters"] = {"type": "object"}
-    whole["$defs"]["cell"] = cell
+    whole["$defs"] |= {"cell": cell, "part": cell | {"required": []}}
     drawn = whole["$defs"]["figures"]
     drawn["additionalProperties"]["properties"]["kind"]["enum"] = list(KINDS)
     attack = drawn["patternProperties"].pop("attack")
