@@ -393,12 +393,25 @@ def test_a_changed_result_replaces_its_own_group_only(world):
         (run / "rounds.csv", "0.4,0.9", "0.5,0.9"),
         (scores_of(world, cell), f",14,{score}", ",14,99.5"),
     ):
-        before = world.runs()
+        known = digests(world)
         change(path, old, new)
-        assert "(0 new, 1 kept, 1 replaced)" in world.sync(), path
-        after = world.runs()
-        assert after[first.id].info.run_id == before[first.id].info.run_id
-        assert after[cell.id].info.run_id != before[cell.id].info.run_id
+        others = {key for key, digest in digests(world).items() if digest != known[key]}
+        assert others == {f"setting {cell.id}"}, path
+    before = world.runs()
+    assert "(0 new, 1 kept, 1 replaced)" in world.sync()
+    after = world.runs()
+    assert after[first.id].info.run_id == before[first.id].info.run_id
+    assert after[cell.id].info.run_id != before[cell.id].info.run_id
+
+
+def digests(world: World) -> dict[str, str]:
+    """The digest by which a sync knows whether a group is the one that it wrote, by its key."""
+    runs = mlflow_runs.of_study(world.study, world.results, world.study.methods)
+    return {
+        run.key: run.digest_with(seed for seed in runs if seed.parent == run.key)
+        for run in runs
+        if not run.parent
+    }
 
 
 def scores_of(world: World, cell: Cell) -> Path:
