@@ -133,13 +133,6 @@ def noise_length(plan: Plan, sent: int) -> float:
     return math.sqrt(variance * sent) / plan.expected_cohort
 
 
-def plan_for(cell: Cell, clients: int) -> Plan:
-    """Return the plan of a cell without departures, at clip bound 1: the bound scales message and
-    noise alike, and entries that differ in it share a calibration."""
-    privacy = dataclasses.replace(cell.privacy, clip_norm=1.0)
-    return _plan(privacy, cell.training.rounds, cell.training.sample_rate, clients)
-
-
 @cache
 def rough_multiplier(epsilon: float, delta: float, rate: float, rounds: int) -> float:
     """Return about the multiplier of ``accounting.calibrate``, without SciPy and in microseconds:
@@ -166,7 +159,10 @@ def rough_multiplier(epsilon: float, delta: float, rate: float, rounds: int) -> 
 def _forecast(cell: Cell, known: Header, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return what follows from a plan and the size of a message."""
     training = cell.training
-    planned = plan_for(cell, clients_of(cell, known))
+    # The clip bound scales message and noise alike; entries that differ in it share a calibration.
+    privacy = dataclasses.replace(cell.privacy, clip_norm=1.0)
+    clients = clients_of(cell, known)
+    planned = _plan(privacy, training.rounds, training.sample_rate, clients)
     outputs = outputs_of(cell, known)
     registry.check_model(cell.method, cell.model, cell.hyperparameters, cell.source, outputs)
     method, task = before_training(cell, shape, outputs, planned)
