@@ -15,7 +15,7 @@ import synthetic
 import fake_results
 from pages import archive, gain_map, one_study, results
 from pages.panel import Panel, panels
-from pflpipe.report import verdicts
+from pflpipe.report import sentences, verdicts
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "tools" / "benchmarks"
 ALONE = 60.0
@@ -109,7 +109,10 @@ def test_the_released_model_is_advised_only_where_it_beats_learning_alone():
     """Personal models lose to both; only a released model a point above alone is better."""
     for released, deed in ((60.9, "learn alone"), (61.1, "use the released model of untouched")):
         panel = region(50.5, released)
-        assert gain_map.advice(panel) == f"At ε = 2, personalization does not pay: {deed}."
+        assert (
+            next(sentences.paying(panel.verdicts))
+            == f"At ε = 2, personalization does not pay: {deed}."
+        )
 
 
 def test_a_personal_model_with_a_collapsed_run_never_pays_and_says_how_often_it_may():
@@ -123,7 +126,7 @@ def test_a_personal_model_with_a_collapsed_run_never_pays_and_says_how_often_it_
     verdict = panel.verdicts["ε = 2"]
     assert (verdict.word, verdict.collapsed) == ("undecided", {"fedrep": (1, 5)})
     assert verdict.beside["a"][1].mean == pytest.approx(20, abs=0.3)
-    assert list(verdicts.fallen(verdict)) == ["fedrep: 1 of 5 runs (1 to 72 %)"]
+    assert list(verdicts.fallen(verdict)) == ["1 of 5 runs of fedrep collapsed (1 to 72 %)"]
 
 
 def test_without_learning_alone_there_is_no_verdict_and_a_study_may_lack_other_rivals():
@@ -190,7 +193,7 @@ def test_every_region_has_an_entry_and_a_row(study):
         "| 40 | 40 | released untouched | fedrep |",
     ]
     none, shared = "personalization does not pay", "use the released model of untouched"
-    assert [gain_map.advice(panel) for panel in found[1:]] == [
+    assert [next(sentences.paying(panel.verdicts)) for panel in found[1:]] == [
         f"At ε = 0.5 and ε = 8, {none}: {shared}.",
         f"At ε = 0.5 and ε = 8, {none}: learn alone.",
         f"At ε = 0.5, {none}: {shared}; at ε = 8, personalization pays: train fedrep.",
@@ -212,7 +215,7 @@ def test_an_undecided_region_says_what_to_do_meanwhile():
         return {"fedrep": (61, None, None), "local_only": (60, None, None)}.get(line, (55, 55, 55))
 
     found = panels(synthetic.made(level, **ONE, spread=1))
-    assert gain_map.advice(found[0]) == (
+    assert next(sentences.paying(found[0].verdicts)) == (
         "At ε = 2, it is undecided whether personalization pays: learn alone, or run more seeds."
     )
     assert "| 10 | 80 | alone? |" in gain_map.matrix(found)

@@ -21,7 +21,7 @@ from PIL import Image
 from pages import wording
 from pages.panel import Panel
 from pflpipe.files import atomic
-from pflpipe.report import sentences, verdicts
+from pflpipe.report import verdicts
 from pflpipe.report.comparison import ALONE, MAIN
 from pflpipe.report.figures import style
 from pflpipe.report.render_table import Entry, Table, markdown
@@ -40,23 +40,6 @@ _LEGEND = (
 )
 _APART = 1.07
 """Factor between the marks of neighbouring lines at one number of people."""
-
-
-def advice(panel: Panel) -> str:
-    """Return a sentence: what an experimenter should do at each budget."""
-    budgets: dict[str, list[str]] = {}
-    for budget, verdict in panel.verdicts.items():
-        budgets.setdefault(_deed(verdict), []).append(budget)
-    return sentences.each_budget({sentences.names(at): deed for deed, at in budgets.items()})
-
-
-def _deed(verdict: Verdict) -> str:
-    if verdict.word == PAYS:
-        return f"personalization pays: train {verdict.group.label}"
-    if verdict.word == DOES_NOT:
-        return f"personalization does not pay: {verdicts.instead(verdict)}"
-    other = verdicts.instead(verdict)
-    return f"it is undecided whether personalization pays: {other}, or run more seeds"
 
 
 def matrix(found: Sequence[Panel]) -> str:

@@ -135,10 +135,10 @@ def standings(panel: Panel) -> dict[str, across_studies.Standing]:
 
 def said(panel: Panel) -> Iterator[str]:
     """Yield whether personalization pays at every budget; then, at the smallest and the largest
-    one, who beats (a), who is best, who beats (b) and (c); who gains, what privacy costs, and the
-    nominal claims that fail. Nothing is said where a study lacks what a sentence compares with."""
-    if panel.verdicts:
-        yield gain_map.advice(panel)
+    one, who beats learning alone, who is best, who beats the strongest released model; who gains,
+    what privacy costs, and the nominal claims that fail. Nothing is said where a study lacks what a
+    sentence compares with."""
+    yield from sentences.paying(panel.verdicts)
     budgets = [*panel.certified]
     ends = {budget: panel.certified[budget] for budget in (*budgets[:1], *budgets[-1:])}
     shown = (*ends, NO_PRIVACY)
@@ -151,9 +151,6 @@ def said(panel: Panel) -> Iterator[str]:
             beside = {group.name: one for group, one in section.beside(rival).items()}
             parts[budget] = sentences.against(beside, f"{Line(rival, RELEASED).name}, untouched")
     yield sentences.each_budget(parts)
-    groups = {budget: section.groups for budget, section in ends.items()}
-    name = f"DP-FedAvg, fine-tuned ({PLAIN})"
-    yield sentences.over(groups, lambda budget: panel.find(budget, PLAIN), name, of_groups)
     if ends:
         yield from _of_the_leader(panel, ends[budgets[-1]])
     yield from sentences.claims_that_fail([one for one in panel.groups if one.budget in shown])

@@ -19,7 +19,7 @@ from pflpipe.report import comparison, statistics, verdicts
 from pflpipe.report.comparison import ALONE, MAIN, PLAIN, Group
 from pflpipe.report.statistics import Contest, Difference, People
 from pflpipe.report.verdicts import CONSTANT, RELEASED, Line, Verdict, untouched
-from pflpipe.study.settings import NO_PRIVACY, round_up
+from pflpipe.study.settings import NO_PRIVACY
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,6 @@ class Panel:
         """Return the variance over people of the difference of personal models (verdicts.py)."""
         return self.people_of(Line(ours), Line(theirs))
 
-    def with_search(self, group: Group) -> str:
-        """Return the epsilon of a group's run and of its search together; ``–`` if unknown."""
-        epsilon = self.study.searched.get(str(group.rows["cell"].iloc[0]))
-        return "–" if epsilon is None else round_up(epsilon)
-
     def find(self, budget: str, label: str) -> Group | None:
         """Return a group; None if there is none."""
         return comparison.find(self.groups, label, budget)
@@ -183,5 +178,6 @@ class Panel:
 def panels(study: Archive) -> Sequence[Panel]:
     """Return the panels of a study: fewer people first, then those with more rows."""
     alone = study.runs[study.runs["line"] == ALONE]
-    runs = study.runs.join(gains(study, alone), on="cell")
+    searched = study.runs["cell"].map(study.searched)
+    runs = study.runs.join(gains(study, alone), on="cell").assign(epsilon_with_search=searched)
     return [Panel(study, part) for _, part in runs.groupby(list(SETTING), dropna=False)]

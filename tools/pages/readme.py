@@ -222,9 +222,11 @@ def _claim(line: _Method) -> str:
 
 
 def _sentences(lines: Sequence[_Method]) -> Iterator[str]:
-    """Yield what the table says at a glance, a sentence each: who is better than learning alone,
-    who may be the best, the references, and what a nominal epsilon is worth."""
+    """Yield what the table says at a glance, a sentence each: whether personalization pays, who is
+    better than learning alone, who may be the best, the references, and what a nominal epsilon
+    is worth."""
     groups = _groups(lines)
+    yield from sentences.paying(sentences.judged(groups))
     yield from sentences.compared(groups)
     yield from sentences.references(groups)
     yield from sentences.claims_that_fail(groups)
@@ -242,7 +244,8 @@ def _verdict(lines: Sequence[_Method]) -> Iterator[str]:
     ]
     count = sum(line.claim == "certified" for line in lines)
     yield f"- {count} certified methods: {', '.join(parts)}."
-    for said in (*sentences.references(groups), *sentences.claims_that_fail(groups)):
+    found = sentences.paying(sentences.judged(groups))
+    for said in (*found, *sentences.references(groups), *sentences.claims_that_fail(groups)):
         yield f"- {said}"
 
 

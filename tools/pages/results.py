@@ -20,6 +20,7 @@ from pflpipe.files import write_text
 from pflpipe.report.comparison import PLAIN
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.statistics import Difference
+from pflpipe.study.settings import round_up
 
 ACROSS = "across_studies"
 
@@ -113,9 +114,16 @@ def _verdicts(name: str, panel: Panel) -> Iterator[tuple[Entry, ...]]:
         known = [text for kind in "ab" for text in _rival(beside.get(kind))]
         others = [" ".join(_rival(beside[kind])) for kind in "cd" if kind in beside]
         parts = [one.group.mean(f"size_{part}") for part in gains.PARTS["size"]]
-        worse = one.group.mean("worse")
+        worse, searched = one.group.mean("worse"), one.group.first("epsilon_with_search")
         texts = [
-            *(name, budget, panel.with_search(one.group), one.word, one.group.label, *known),
+            *(
+                name,
+                budget,
+                "–" if searched is None else round_up(searched),
+                one.word,
+                one.group.label,
+                *known,
+            ),
             *(", ".join(others) or "not in the study", f"{worse:.0f} %" if worse >= 0 else "–"),
             ", ".join(f"{part:+.1f}" for part in parts if math.isfinite(part)),
         ]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from pflpipe.report import comparison
-from pflpipe.report.comparison import ALONE, Group, by_budget, of_claim
+from pflpipe.report import comparison, verdicts
+from pflpipe.report.comparison import ALONE, Group, by_budget, largest, of_claim
 from pflpipe.report.statistics import MIN_SEEDS, Difference, People
-from pflpipe.study.settings import layout
+from pflpipe.report.verdicts import DOES_NOT, PAYS, Verdict
+from pflpipe.study.settings import layout, round_up
 from pflpipe.study.study_spec import Study
 
 NAMED = 5
@@ -29,9 +30,9 @@ Budgets = Mapping[str, Sequence[Group]]
 
 
 def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
-    """Yield the sentences of a study, panel by panel: which method is better than learning alone,
-    which may be the best, the references, and the honest epsilons of nominal ones; then what the
-    epsilons protect, if a client is no user.
+    """Yield the sentences of a study, panel by panel: whether personalization pays, which method is
+    better than learning alone, which may be the best, the references, and the honest epsilons of
+    nominal ones; then what the epsilons protect, if a client is no user.
 
     Args:
         frame: the tidy table of the study.
@@ -40,9 +41,56 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
     for facet in layout(study).facets:
         where = ", ".join(f"{name} = {value}" for name, value in facet.items())
         panel = [group for group in groups if group.belongs(facet)]
-        for sentence in (*compared(panel), *references(panel), *claims_that_fail(panel)):
+        said = (*paying(judged(panel)), *compared(panel), *references(panel))
+        for sentence in (*said, *claims_that_fail(panel)):
             yield f"{where}: {sentence}" if where else sentence
     yield from comparison.protected(frame)
+
+
+def judged(groups: Sequence[Group]) -> dict[str, Verdict]:
+    """Return the verdict at every budget of the certified groups, over seeds alone."""
+    none = [group for group in of_claim(groups, "none") if not group.sends]
+    certified = by_budget(of_claim(groups, "certified"))
+    found = {budget: verdicts.judge([*members, *none]) for budget, members in certified.items()}
+    return {budget: verdict for budget, verdict in found.items() if verdict}
+
+
+def paying(found: Mapping[str, Verdict]) -> Iterator[str]:
+    """Yield whether personalization pays and what to do at each budget, which rivals the study
+    lacks, and how often runs collapsed."""
+    deeds: dict[str, list[str]] = {}
+    for budget, verdict in found.items():
+        deeds.setdefault(_deed(verdict), []).append(spent(budget, [verdict.group]))
+    if deeds:
+        yield each_budget({names(budgets): deed for deed, budgets in deeds.items()})
+    lacking = dict.fromkeys(kind for verdict in found.values() for kind in verdict.missing)
+    if lacking:
+        rivals = "; ".join(f"({kind}) {verdicts.KINDS[kind]}" for kind in lacking)
+        yield f"Not among the rivals: {rivals}."
+    fell = {
+        budget: "; ".join(told)
+        for budget, verdict in found.items()
+        if (told := list(verdicts.fallen(verdict)))
+    }
+    if fell:
+        yield each_budget(fell)
+
+
+def _deed(verdict: Verdict) -> str:
+    other = verdicts.instead(verdict)
+    if verdict.word == PAYS:
+        return f"personalization pays: train {verdict.group.label}"
+    if verdict.word == DOES_NOT:
+        return f"personalization does not pay: {other}"
+    return f"it is undecided whether personalization pays: {other}, or run more seeds"
+
+
+def spent(budget: str, members: Sequence[Group]) -> str:
+    """Return a budget with the epsilon of the runs and their search together, where that is
+    known."""
+    values = [value for one in members for value in one.rows.get("epsilon_with_search", ())]
+    known = largest(values)
+    return budget if known is None else f"{budget} ({round_up(known)} with search)"
 
 
 def compared(groups: Sequence[Group], people: People | None = None) -> Iterator[str]:
@@ -82,7 +130,7 @@ def leaders(
 ) -> Iterator[str]:
     """Yield one sentence: which method may be the best at each budget. ``whose`` names the models
     that are compared."""
-    parts = {b: leader(members, whose, people) for b, members in budgets.items()}
+    parts = {spent(b, each): leader(each, whose, people) for b, each in budgets.items()}
     if parts:
         yield each_budget(parts)
 

@@ -235,7 +235,7 @@ def instead(verdict: Verdict) -> str:
 
 
 def fallen(verdict: Verdict) -> Iterator[str]:
-    """Yield which lines have runs that collapsed, and how often they may."""
+    """Yield which lines have runs that collapsed, and the interval of their share."""
     for name, (count, runs) in verdict.collapsed.items():
         low, high = statistics.share(count, runs)
-        yield f"{name}: {count} of {runs} runs ({low:.0f} to {high:.0f} %)"
+        yield f"{count} of {runs} runs of {name} collapsed ({low:.0f} to {high:.0f} %)"
