@@ -198,6 +198,16 @@ def leaf(users: list[str]) -> str:
     return said({"file": "mine.json", "classes": 3})[0]
 
 
+def test_people_of_leaf_who_are_not_listed_are_counted():
+    leaf(["a", "b", "c"])
+    content = json.loads(Path("mine.json").read_text()) | {"users": ["a", "b"]}
+    Path("mine.json").write_text(json.dumps(content))
+    source = {"file": "mine.json", "classes": 3}
+    line = sources.prepare("fewer", source, Path("downloads"), Path("data/fewer.npz"))
+    assert "18 rows of 2 users" in line
+    assert "1 more in user_data were not read" in line
+
+
 def tff(users: list[str]) -> str:
     rng = np.random.default_rng(0)
     with h5py.File("mine.h5", "w") as file:

@@ -65,6 +65,8 @@ def read(
         do = "for x of text write tokens, vocabulary and length (docs/own_files.md)"
         raise DataError(what, got=guard.described(error), expected=expected, do=do) from None
     note, names, row = "LEAF: each of users is a user", np.array(users), np.arange(len(y))
+    if left_out := content["user_data"].keys() - set(content["users"]):
+        note = f"{note}; {len(left_out)} more in user_data were not read"
     with located(str(path)):
         if tokens:
             layout = texts.Tokens(**tokens)
