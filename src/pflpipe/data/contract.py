@@ -161,14 +161,17 @@ def _form(name: str) -> str:
     return whole[1] if whole else plain
 
 
-def of_rows(train: Side, test: Side, columns: Columns | None = None) -> Contract:
+def of_rows(
+    train: Side, test: Side, columns: Columns | None = None, drawn: bool = False
+) -> Contract:
     """Return the contract of rows whose users are known.
 
     Args:
         train, test: the two sides.
         columns: the features of all rows as the source has them. None: those of the sides.
+        drawn: whether pflpipe has drawn the test rows.
     """
-    lines: list[str] = []
+    lines = ["a fifth of the rows was drawn for the test, of each person if known"] * drawn
     warned: list[str] = []
     columns = columns or Columns.of((train, test))
     if _are_standardised(train[0], test[0]):

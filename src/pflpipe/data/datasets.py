@@ -402,12 +402,7 @@ def arrays_from(
     everything |= {"classes": classes, "vocabulary": vocabulary, "declared": declared}
     written = {key: people[everything[key]] for key in USERS if "train_users" in raw}
     train, test = _sides(everything | written)
-    known_rows = contract.of_rows(train, test, columns)
-    drawn = f"test rows: {TEST_FRACTION:.0%} were drawn" + " of each person's" * (
-        "train_users" in raw
-    )
-    whence = drawn if "test_images" not in raw else "test rows: those of the source"
-    everything["contract"] = dataclasses.replace(known_rows, lines=(*known_rows.lines, whence))
+    everything["contract"] = contract.of_rows(train, test, columns, "test_images" not in raw)
     return Arrays(**everything, **scale)
 
 
