@@ -490,7 +490,8 @@ def test_what_two_studies_say_together_is_said_of_their_settings(docs):
     shutil.copytree(study, study.with_name("twin"))
     text = summary(docs)
     assert re.findall("^## .*$", text, re.MULTILINE)[:2] == ["## The studies", heading]
-    assert "(results/twin.md) 12 people with 8 rows each and messages of 201 numbers." in text
+    setting = "12 dealt clients with 8 rows each and messages of 201 numbers"
+    assert f"(results/twin.md) {setting}." in text
     assert "feddpa is better than dp_fedavg, fine-tuned (c), in every study that has both" in text
     across = docs / "results" / "across_studies.md"
     assert "<!-- table: across_studies.csv -->" in across.read_text()

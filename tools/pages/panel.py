@@ -104,9 +104,10 @@ class Panel:
 
     @property
     def setting(self) -> str:
-        """People, rows and numbers in words."""
+        """People or dealt clients, rows and numbers in words."""
         each = f"{self.rows} rows each and messages of {self.numbers} numbers"
-        return f"{self.people:,} people with {each}"
+        natural = "-natural" in str(self.groups[0].first("partition"))
+        return f"{self.people:,} {'people' if natural else 'dealt clients'} with {each}"
 
     def of_groups(self, ours: Group, theirs: Group) -> float:
         """Return the variance over people of the difference of personal models (verdicts.py)."""
