@@ -38,7 +38,7 @@ def test_every_sentence_counts_the_intervals_of_every_study():
         "any other method.",
         "At ε = 8, a is better than the study's released model (b) in every study that has both, "
         "and b is worse in every one.",
-        "At ε = 8, a is better than plain, fine-tuned (c), in every study that has both, and b is "
+        "At ε = 8, a is better than plain, fine-tuned, in every study that has both, and b is "
         "worse in every one.",
     ]
 
@@ -58,7 +58,7 @@ BARE = Standing(("a", "b"), {}, {"a": UP}, {"a": UP}, frozenset())
 def test_every_study_means_every_one_that_can_compare_a_line(one, two, said):
     found = shared({"one": {"ε = 2": standing(one)}, "two": {"ε = 2": two}})
     *_, last = sentences(found, "plain")
-    assert last == f"At ε = 2, {said} plain, fine-tuned (c), in every study that has both."
+    assert last == f"At ε = 2, {said} plain, fine-tuned, in every study that has both."
     if two is not BARE:
         assert set(table(found)["method"]) == {"a"}, "no line of one study alone"
 

@@ -492,7 +492,7 @@ def test_what_two_studies_say_together_is_said_of_their_settings(docs):
     assert re.findall("^## .*$", text, re.MULTILINE)[:2] == ["## The studies", heading]
     setting = "12 dealt clients with 8 rows each and messages of 201 numbers"
     assert f"(results/twin.md) {setting}." in text
-    assert "feddpa is better than dp_fedavg, fine-tuned (c), in every study that has both" in text
+    assert "feddpa is better than dp_fedavg, fine-tuned, in every study that has both" in text
     across = docs / "results" / "across_studies.md"
     assert "<!-- table: across_studies.csv -->" in across.read_text()
     table = pd.read_csv(across.with_suffix(".csv"))

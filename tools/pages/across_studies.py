@@ -25,7 +25,7 @@ class Standing:
     Attributes:
         lines: their labels.
         alone: by label, difference to learning alone (a); without lines where the study lacks it.
-        released, plain: the same to its best released model (b), and to DP-FedAvg, fine-tuned (c).
+        released, plain: the same to its best released model (b), and to DP-FedAvg, fine-tuned.
         kept: who may be the best; empty where the seeds are too few for a contest.
     """
 
@@ -52,7 +52,7 @@ def shared(studies: Mapping[str, Mapping[str, Standing]]) -> Standings:
 
 def sentences(found: Standings, baseline: str) -> Iterator[str]:
     """Yield in how many studies methods gain over learning alone, which method may be the best in
-    most, and which are better than the released model and than the ``baseline`` (c) in every one,
+    most, and which are better than the released model and than the ``baseline`` in every one,
     at the budgets that most studies have; empty texts where no study can tell."""
     most = max(map(len, found.values()), default=0)
     common = {budget: standings for budget, standings in found.items() if len(standings) == most}
@@ -60,7 +60,7 @@ def sentences(found: Standings, baseline: str) -> Iterator[str]:
         _over_alone,
         _best,
         lambda one: _over([s.released for s in one.values()], "the study's released model (b)"),
-        lambda one: _over([s.plain for s in one.values()], f"{baseline}, fine-tuned (c),"),
+        lambda one: _over([s.plain for s in one.values()], f"{baseline}, fine-tuned,"),
     )
     for tell in told:
         parts = {budget: tell(standings) for budget, standings in common.items()}

@@ -42,7 +42,12 @@ def write(docs: Path) -> list[Path]:
     found = {study.name: panels(archive.with_lent(study, whole)) for study in whole}
     texts = {f"{name}.md": one_study.write(parts, root / name) for name, parts in found.items()}
     single = {name: parts[0] for name, parts in found.items() if len(parts) == 1}
-    standings = {name: one_study.standings(panel) for name, panel in single.items()}
+    # A study without learning alone lends its lines to one of the same people, which counts.
+    standings = {
+        name: one_study.standings(panel)
+        for name, panel in single.items()
+        if panel.alone is not None
+    }
     together = across_studies.shared(standings)
     if together:
         file = f"{ACROSS}.csv"
