@@ -29,6 +29,10 @@ STANDARDISED = (
     "them, one client's rows move those of all others, and no epsilon covers that; scale features "
     "by constants"
 )
+AS_WRITTEN = (
+    "ids count as they are written (ids: exact), also those that could be one person's or "
+    "nobody's: for a person with two ids the epsilon is that of a group of two"
+)
 _ROWS, _OTHERS = 15, 5
 """Fewest rows, and rows without the commonest value, with which a relation that holds for all is
 hardly chance."""
@@ -78,7 +82,8 @@ class Contract:
 
     Attributes:
         lines: facts, each in one line.
-        warnings: what would make an accuracy false, each a sentence without its end.
+        warnings: what would make an accuracy false, each a sentence without its end. Certificates
+            quote them, so they have no counts and no ids.
     """
 
     lines: tuple[str, ...] = ()
@@ -107,16 +112,15 @@ def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarr
 
     Args:
         users: name of an array -> integers or text ``[N]``.
-        ids: ``exact``: each id as it is written is a person; ``merge``: ids that differ only in
-            blanks, case, composition of letters or the point of a whole number are one person;
-            empty: such ids are refused.
+        ids: ``exact``: each id as it is written is a person, with a warning if it would be refused
+            otherwise; ``merge``: ids that differ only in blanks, case, composition of letters or
+            the point of a whole number are one person; empty: such ids are refused.
 
     Raises:
         DataError: an id that is nobody's, or several that could be one person's.
     """
     DataError.unless(ids in ("", EXACT, MERGE), "ids", ids, f"{EXACT} or {MERGE}")
-    if ids == EXACT:
-        return dict(users)
+    doubtful = False
     spelled: dict[str, set[str]] = defaultdict(set)
     merged = dict(users)
     for key, names in users.items():
@@ -127,7 +131,8 @@ def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarr
         least = str(np.iinfo(names.dtype).min) if names.dtype.kind == "i" else ""
         unknown = np.array([form in (*NOBODY, least) for form in forms], bool)[row_of]
         # Rows of several unknown people would be protected as those of one.
-        if unknown.any():
+        doubtful |= bool(unknown.any())
+        if unknown.any() and ids != EXACT:
             row = int(np.argmax(unknown))
             got = f"{names[row].item()!r} in {unknown.sum()} rows, the first {row}"
             do = (
@@ -140,6 +145,8 @@ def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarr
         if of_text and ids == MERGE:
             merged[key] = np.array(forms)[row_of]
     several = [sorted(names) for names in spelled.values() if len(names) > 1]
+    if ids == EXACT and (several or doubtful):
+        warnings.warn(AS_WRITTEN, RowsWarning, stacklevel=2)
     if several and not ids:
         shown = ", ".join(" and ".join(map(ascii, names[:_SHOWN])) for names in several[:_SHOWN])
         do = (
@@ -194,7 +201,7 @@ def _check_people(
         f"with training rows only, {untrained:,} with test rows only"
     )
     if untrained:
-        warned.append(f"{untrained:,} people have test rows only: no model is trained on them")
+        warned.append("some people have test rows only: no model is trained on them")
 
 
 def _check_columns(columns: Columns, lines: list[str], warned: list[str]) -> None:
@@ -326,14 +333,13 @@ def _check_sides(
     if len(trained) == len(tested) and (np.sort(trained) == np.sort(tested)).all():
         warned.append("the test rows are the training rows: no accuracy is one of new rows")
     elif copies > _COPIES * len(tested) and copies > 5 * _by_chance(train, test, columns):
-        warned.append(f"{lines[-1]}: leave out copies")
+        warned.append(f"test rows are copies of training rows{whose}: leave out copies")
     if users is not None:
         twins = _twins(keys, people)
         first = np.unique(people, return_index=True)[1]
         names = [" and ".join(str(users[first[person]]) for person in group) for group in twins]
         lines += [f"people with the same rows: {', '.join(names[:_SHOWN])}"] * bool(twins)
-        count = f"{sum(map(len, twins)):,} people have exactly the rows of another"
-        warned += [f"{count}: they may be one person"] * bool(twins)
+        warned += ["some people have exactly the rows of another, and may be one"] * bool(twins)
 
 
 def _twins(keys: np.ndarray, people: np.ndarray) -> list[list[int]]:

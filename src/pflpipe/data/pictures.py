@@ -58,8 +58,8 @@ def read(
         do = "write size: [height, width], and channels: 1 or 3, to bring all to one form"
         DataError.unless(fits, what, pixels.shape, expected, do)
         images[row] = pixels
-    for what, count in (+seen).items():
-        warnings.warn(f"{count} pictures {what}", RowsWarning, stacklevel=2)
+    for what in +seen:
+        warnings.warn(f"some pictures {what}", RowsWarning, stacklevel=2)
     note = f"a person's folder is a user, one in it a class; {unread} other files were not read"
     return Part(images, labels, np.array([path.parent.parent.name for path in files]), note)
 

@@ -108,9 +108,9 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
         _check(dataset, source)
         with contract.collected() as warned:
             raw, note, named, fill = _arrays(source, downloads)
-        file = source.get(blocks.HUB) or str(blocks.paths(source)[0])
-        ids = source.get("ids", "")
-        made = datasets.arrays_from(raw, file, dataset, ids, named, fill)
+            file = source.get(blocks.HUB) or str(blocks.paths(source)[0])
+            ids = source.get("ids", "")
+            made = datasets.arrays_from(raw, file, dataset, ids, named, fill)
         known = dataclasses.replace(made.contract, warnings=(*warned, *made.contract.warnings))
         made = dataclasses.replace(made, unit=source.get("unit", made.unit), contract=known)
         line = f"{datasets.write(dataset, made, target)}; {note}"
