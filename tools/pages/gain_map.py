@@ -29,7 +29,7 @@ from pflpipe.report.statistics import Difference
 from pflpipe.report.verdicts import CONSTANT, DOES_NOT, PAYS, RELEASED, Verdict
 
 FIGURE = "map.png"
-WIDTH, COLOURS = 1340, 48
+WIDTH, COLOURS = 1000, 24
 """Of a committed figure: the largest width in pixels, and how many colours it has."""
 _RIVALS = {"a": "over (a)", "b": "over (b)"}
 _LOOKS = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."), ("v", (0, (6, 2, 1, 2, 1, 2))))
