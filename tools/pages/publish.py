@@ -30,9 +30,8 @@ from pflpipe.pipeline.project import Project, published
 from pflpipe.report import provenance
 from pflpipe.report.figures import kinds
 from pflpipe.report.tidy import tested, tidy
-from pflpipe.study import config, figures
+from pflpipe.study import config, figures, plans
 from pflpipe.study.load import load_study
-from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
 
 
@@ -108,7 +107,6 @@ def _plan_published(cells: Iterable[Cell], results: Path, data: Path) -> None:
         if cell.plan_needs_partition:
             split = Split.load(results / "partitions" / f"{cell.partition_id}.npz")
             sizes = np.array([len(rows) for rows in split.train])
-        declared = True
-        if cell.plan_needs_data:
-            declared = datasets.read_header(data / f"{cell.dataset}.npz").declared
-        write_json(plan, to_json(plan_of(cell, sizes, declared=declared)))
+        made = data / f"{cell.dataset}.npz"
+        notes = plans.told(datasets.read_header(made)) if cell.plan_needs_data else {}
+        write_json(plan, to_json(plans.plan_of(cell, sizes, **notes)))

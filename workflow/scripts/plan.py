@@ -4,7 +4,6 @@ what a user is or have a contract with warnings."""
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,17 +12,13 @@ from pflpipe.data.datasets import read_header
 from pflpipe.files import write_json
 from pflpipe.json_records import to_json
 from pflpipe.program import run_step
-from pflpipe.study.plans import plan_of
+from pflpipe.study import plans
 
 
 def main(cell: str, out: Path, partition: Path | None = None, data: Path | None = None) -> None:
     sizes = None if partition is None else np.diff(np.load(partition)["train_offsets"])
-    notes: dict[str, Any] = {}
-    if data is not None:
-        header = read_header(data)
-        names = "declared", "contract", "unit", "loader"
-        notes = {name: getattr(header, name) for name in names}
-    plan = plan_of(Cell.from_dict(json.loads(cell)), sizes, **notes)
+    notes = {} if data is None else plans.told(read_header(data))
+    plan = plans.plan_of(Cell.from_dict(json.loads(cell)), sizes, **notes)
     write_json(out, to_json(plan))
 
 

@@ -48,7 +48,7 @@ from pflpipe.simulation.clients import Examples, device_of, one_thread
 from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.witness import pickled
-from pflpipe.study.plans import START, plan_of
+from pflpipe.study import plans
 
 INSTANCE = (
     "the initial weights are those of the given module: nobody checks whether a client's rows have "
@@ -287,7 +287,7 @@ def train(
     if isinstance(settings["model"], nn.Module):
         start = INSTANCE
     elif model and model.init:
-        start = START.format(model.init, model.init_digest[:12])
+        start = plans.START.format(model.init, model.init_digest[:12])
     if start and simulation.plan.mechanism != "none":
         entry = dataclasses.replace(entry, warnings=(start, *entry.warnings))
     before = rounds.start(simulation)
@@ -338,9 +338,7 @@ def run(
     arrays = datasets.load_arrays(_examples(cell, data))
     split = partition.make(arrays, cell.partition, cell.seed)
     sizes = np.array([len(rows) for rows in split.train])
-    names = "declared", "contract", "unit", "loader"
-    notes = {name: getattr(arrays, name) for name in names}
-    planned = plan_of(cell, sizes, **notes)
+    planned = plans.plan_of(cell, sizes, **plans.told(arrays))
     resolved = registry.resolve(cell)
     simulation = runs.of_data(resolved, arrays, split, planned.plan, device=device, backend=backend)
     return finished(simulation, rounds.start(simulation), planned.ledger, on_round)

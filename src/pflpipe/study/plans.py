@@ -36,6 +36,11 @@ START = (
 """Warning of a private run with initial weights from a file."""
 
 
+def told(data: Any) -> dict[str, Any]:
+    """Return what ``plan_of`` is told of a data set, its arrays or their header."""
+    return {name: getattr(data, name) for name in ("declared", "contract", "unit", "loader")}
+
+
 def plan_of(
     cell: Cell,
     sizes: np.ndarray | None = None,
