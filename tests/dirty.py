@@ -104,9 +104,31 @@ def same(table: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
+def zeros(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Test ids whose zeros in front a program has left out."""
+    train, test = sides(table)
+    return train.assign(person=train["person"].replace({"7": "007", "12": "012"})), test
+
+
+def dates(table: pd.DataFrame) -> pd.DataFrame:
+    days = pd.Timestamp("2020-01-01") + pd.to_timedelta(table["person"].map(PEOPLE.index), "D")
+    written = days.astype(str)
+    return table.assign(person=written.where(np.arange(len(table)) % 2 == 0, written + " 00:00:00"))
+
+
 def float32(table: pd.DataFrame) -> pd.DataFrame:
     numbers = 16777212 + table["person"].map(PEOPLE.index)
     return table.assign(person=numbers.astype("float32"))
+
+
+def pasted(table: pd.DataFrame) -> pd.Series:
+    """Ids with a hyphen, of which a program for texts has made a dash in every second row."""
+    ids = "p-" + table["person"]
+    return ids.where(np.arange(len(table)) % 2 == 0, ids.str.replace("-", "\u2013"))
+
+
+def one_label(table: pd.DataFrame) -> pd.DataFrame:
+    return table.assign(y="no")
 
 
 def long_words(table: pd.DataFrame) -> pd.Series:
@@ -146,11 +168,57 @@ FRAMES: Mapping[str, Case] = {
     "a composed letter": Case(SPELLING, id_of("Zoé", unicodedata.normalize("NFD", "Zoé"))),
     "wide digits": Case(SPELLING, id_of("12", "１２")),
     "a capital": Case(SPELLING, id_of("Ann", "ANN")),
+    "a dash for a hyphen": Case("6 in several", lambda t: t.assign(person=pasted(t))),
+    "quotes": Case(SPELLING, id_of("Ann", "'Ann'")),
+    "a date with midnight": Case("6 in several spellings", dates),
+    "test ids without zeros": Case("2 in several spellings", zeros),
     "test ids with a point": Case("2 in several spellings", test_ids),
     **{
         f"nobody: {word}": Case(NOBODY, id_of("Ann", word))
-        for word in ("NULL", "NA", "N/A", "#N/A", "?", "-1", "None", "nan", "unknown")
+        for word in (
+            *("NULL", "NA", "N/A", "#N/A", "?", "-1", "None", "nan", "unknown"),
+            *("n.a.", "[NULL]", "(none)", "missing", "undefined", "anonymous", "--", "."),
+            *("-999", "#REF!", "#DIV/0!", "#NAME?", "inf", "1.23457E+11", "1e+05", "Total", "Mean"),
+        )
     },
+    "the same label in every row": Case("all rows have the same label", one_label),
+    "the user as the label": Case(
+        "a column for each of user, label",
+        same,
+        {"label": "person", "classes": list(PEOPLE), "features": ["age"]},
+        TABLES,
+    ),
+    "large numbers": Case(
+        "float32 rounds", column("big", lambda t: 2**62 + 3 * (t["age"] % 7)), {}, TABLES
+    ),
+    "lists for ids": Case(
+        "got '(list|ndarray)'",
+        column("person", lambda t: [[p] for p in t["person"]]),
+        {},
+        TABLES[2:],
+    ),
+    "rounded ids": Case(
+        NOBODY, column("person", lambda t: [2.0**54 + 2 * (a % 6) for a in t["age"]]), {}, ("csv",)
+    ),
+    "decimal commas": Case(
+        "a number such as 1234.5",
+        column("dose", lambda t: t["dose"].astype(str).str.replace(".", ",")),
+        {},
+        TABLES,
+    ),
+    "percent signs": Case(
+        "a number such as 1234.5", column("age", lambda t: t["age"].astype(str) + " %"), {}, TABLES
+    ),
+    "signs between thousands": Case(
+        "a number such as 1234.5",
+        column("age", lambda t: [f"{1000 * age:,}" for age in t["age"]]),
+        {},
+        TABLES,
+    ),
+    "a very long label": Case(r"classes; got 'z{40}\.\.\. in 1", cell("y", "z" * 5000), {}, TABLES),
+    "a very long number": Case(
+        r"got 'z{40}\.\.\. in 1", cell("age", "z" * 5000), {}, ("csv", "tsv", "frame")
+    ),
     "no id": Case("a value in every row", id_of("Ann", "")),
     "the label of a merge": Case("feature y_y has the name", column("y_y", is_yes), {"label": "y"}),
     "the label twice": Case("feature y.1 has the name", column("y.1", is_yes)),
@@ -253,6 +321,10 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "names alone": ("0 rows with 1 features", HEAD),
     "nothing": ("EmptyDataError", ""),
     "a short line": ("column 'y'; got 'no value", HEAD + BODY + "a,30\n"),
+    "a byte of zero": ("line 2; got 'bytes of zero'", HEAD + "Ann,3\0,no\n" + BODY),
+    "a line of Excel": ("the separator of line 1; got 'sep=;'", "sep=;\n" + HEAD + BODY),
+    "a second line of names": ("column 'age'; got 'Years in 1", HEAD + "Who,Years,no\n" + BODY),
+    "a total": ("got .'Total' in 1 rows", HEAD + BODY + "Total,3000,yes\n"),
     "a decimal comma": ("got '4 values'|no number|column 'age'", HEAD + 'a,"1,5",no\n' + BODY),
 }
 CLEAN_TEXTS: Mapping[str, str] = {
@@ -260,6 +332,9 @@ CLEAN_TEXTS: Mapping[str, str] = {
     "lines of Windows": (HEAD + BODY).replace("\n", "\r\n"),
     "empty lines": HEAD + BODY.replace("\n", "\n\n"),
     "quotes": HEAD + BODY.replace("no", '"no"'),
+    "blanks behind labels": HEAD + BODY.replace("no", "no "),
+    "lines of a Mac": (HEAD + BODY).replace("\n", "\r"),
+    "signs before numbers": HEAD + BODY.replace(",4", ",+4"),
     "blanks behind commas": HEAD + BODY.replace(",", ", "),
     "empty values at the end": HEAD + BODY.replace("\n", ",\n"),
     "a text of two lines": "person,age,y,note\n" + BODY.replace("\n", ',"ill,\nas said"\n'),
@@ -313,11 +388,19 @@ def larger(folder: Path) -> None:
     Image.new("RGB", (9, 6)).save(folder / "p0/cat/0.png")
 
 
+def dead_link(path: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / path).symlink_to("nowhere")
+
+
 PICTURES: Mapping[str, tuple[str, Callable[[Path], object]]] = {
     "copies of a notebook": ("4 other files were not read", hidden(".ipynb_checkpoints/cat")),
     "copies in a person": ("4 other files were not read", hidden("p0/.ipynb_checkpoints")),
     "a bin": ("4 other files were not read", hidden(".Trash-1000/files/cat")),
     "a link to a person": ("some people have exactly the rows", linked_person),
+    "a link to no picture": ("9.png cannot be read", dead_link("p0/cat/9.png")),
+    "a link to no class": ("1 other files were not read", dead_link("p0/bird")),
+    "a link to no person": ("1 other files were not read", dead_link("p8")),
+    "an empty file": ("0.png cannot be read", replaced("p0/cat/0.png", b"")),
     "an animated picture": ("some pictures are animated", animated),
     "a transparent picture": ("some pictures are transparent", transparent),
     "no picture": ("0.png cannot be read", replaced("p0/cat/0.png", b"GIF")),

@@ -353,6 +353,10 @@ def test_a_begun_study_has_users_for_clients_where_the_block_declares_them(peopl
     document = yaml.safe_load((people / "studies/mine.yaml").read_text())
     assert (document["dataset"], document["partition"]) == ("patients", {"kind": "natural"})
     assert "on patients: ok" in ran("validate").out
+    numbers = {"file": "rows.csv", "user": "person", "target": "x"}
+    malformed.write(people / "config.yaml", {"studies": ["third"], "datasets": {"mine": numbers}})
+    ran("init", "third")
+    assert "on mine: ok" in ran("validate").out
     config = {"studies": ["mine"], "datasets": {"rows": {**ROWS, "user": "x"}, "patients": ROWS}}
     del config["datasets"]["rows"]["user"]
     malformed.write(people / "config.yaml", config)

@@ -228,6 +228,16 @@ def test_all_problems_of_a_file_are_said_at_once_on_at_most_a_screen():
     assert str(refused.value).count("and 290 more") == 2
 
 
+def test_a_missing_text_of_a_frame_shortens_no_other():
+    frame = table()[["person", "y"]].assign(note=["good", None, "bad"] * 10)
+    layout = {"user": "person", "label": "y", "classes": 2}
+    clients = pflpipe.clients_of(frame, texts={"note": ["good", "bad"]}, **layout)
+    assert clients[0][0][:3].tolist() == [[1, 0], [0, 0], [0, 1]]
+    words = {"missing": "indicator", "vocabularies": {"note": ["good", "bad"]}}
+    clients = pflpipe.clients_of(frame, **words, **layout)
+    assert clients[0][0][:3].tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
+
+
 def test_labels_of_a_table_need_not_be_written_as_their_declaration_is():
     made = table()[["person", "y"]].assign(age=np.arange(30))
     none = {"vocabularies": {}}

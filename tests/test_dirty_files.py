@@ -208,6 +208,27 @@ def test_people_of_leaf_who_are_not_listed_are_counted():
     assert "1 more in user_data were not read" in line
 
 
+LISTED = '{"x": [[0, 1], [2, 3], [1, 1], [4, 2]], "y": [0, 1, 2, 0]}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"users": ["a", "b", "a"], "user_data": {{"a": {LISTED}, "b": {LISTED}}}}}',
+        f'{{"users": ["a"], "user_data": {{"a": {LISTED}, "a": {LISTED}}}}}',
+    ],
+)
+def test_a_person_of_leaf_who_stands_twice_is_refused(text):
+    Path("mine.json").write_text(text)
+    assert "'a' stands 2 times" in said({"file": "mine.json", "classes": 3})[0]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_a_table_in_another_encoding_is_saved_as_utf_8(encoding):
+    Path("mine.csv").write_bytes((dirty.HEAD + dirty.BODY).encode(encoding))
+    assert "save it as UTF-8" in said(TEXT | {"file": "mine.csv"})[0]
+
+
 def tff(users: list[str]) -> str:
     rng = np.random.default_rng(0)
     with h5py.File("mine.h5", "w") as file:

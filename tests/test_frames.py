@@ -99,6 +99,22 @@ def test_new_people_are_scored_by_a_model_of_their_own_rows(result):
         result.scores_of([(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))])
 
 
+def test_people_who_took_part_are_no_new_people(result):
+    with pytest.warns(RowsWarning, match="took part in training: their scores are none of new"):
+        result.scores_of(hospital(people=3))
+
+
+def test_a_folder_keeps_what_is_no_model(result, tmp_path):
+    (tmp_path / "personal").mkdir()
+    (tmp_path / "personal/notes.txt").write_text("mine")
+    (tmp_path / "personal/99.safetensors").write_text("of an earlier model")
+    result.save(tmp_path)
+    assert [file.name for file in (tmp_path / "personal").iterdir()] == ["notes.txt"]
+    (tmp_path / "diagnostics.json").write_text("[]")
+    with pytest.raises(DataError, match=r"diagnostics.json cannot be read; got 'list'"):
+        pflpipe.load(tmp_path)
+
+
 def test_test_rows_of_a_table_go_to_the_person_of_their_id():
     table = hospital(people=6)
     whose = table["patient"]
@@ -207,6 +223,41 @@ REFUSED = {
         ),
         "2 columns have the name 'age'",
     ),
+    "a word that is no argument": (
+        lambda result: pflpipe.clients_of(hospital(), **LAYOUT, clases=2),
+        "unknown key 'clases'; did you mean 'classes'",
+    ),
+    **{
+        f"{key}={value!r}": (
+            lambda result, key=key, value=value: pflpipe.clients_of(
+                hospital(), **(LAYOUT | {key: value})
+            ),
+            words,
+        )
+        for key, value, words in (
+            ("classes", 2.0, "classes; got 2.0"),
+            ("classes", {"well", "ill"}, "classes; got "),
+            ("features", "age", "features; got 'age'; expected a list"),
+            ("ranges", {"age": [0]}, "ranges.age"),
+            ("ranges", {"age": [0, "9"]}, "ranges.age.1.; got '9'; expected a number"),
+            ("dates", {"age": ["quarter"]}, "dates.age.0.; got 'quarter'"),
+            ("encoding", "onehot", "encoding; got 'onehot'"),
+            ("texts", {"sex": 0}, "texts.sex; got 0"),
+        )
+    },
+    "an id that is the index": (
+        lambda result: pflpipe.clients_of(hospital().set_index("patient"), **LAYOUT),
+        r"no column 'patient'; it is the index: give table.reset_index\(\)",
+    ),
+    "a column of another library": (
+        lambda result: pflpipe.clients_of(Told(hospital()["age"]), **LAYOUT),
+        "table; got 'Told'; expected a table, not a column",
+    ),
+    "rows of several lengths": (
+        lambda result: result.predict([[1.0, 2.0], [3.0]]),
+        "x; got 'rows of several lengths'",
+    ),
+    "a file for a folder": (lambda result: result.save(__file__), "save: .*; got 'File exists'"),
     "one person in two spellings": (
         lambda result: pflpipe.clients_of(
             hospital().replace({"patient": {"pat-001": "PAT-000"}}), **LAYOUT

@@ -14,6 +14,9 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+_LONGEST = 400
+"""Characters that are shown of a value."""
+
 
 class PflpipeError(Exception):
     """Base of all errors that the user can correct.
@@ -29,6 +32,7 @@ class PflpipeError(Exception):
 
     def __init__(self, what: str, *, got: Any = ..., expected: str = "", do: str = "") -> None:
         given = "" if got is ... else f"got {got!r}"
+        given = given if len(given) <= _LONGEST else f"{given[:_LONGEST]} ..."
         wanted = f"expected {expected}" if expected else ""
         parts = [what, *filter(None, (given, wanted, do))]
         # Line breaks of a value or a hint become spaces: the message is one line.

@@ -120,14 +120,16 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     """Return the content of a JSON file, without the digest.
 
     Raises:
-        DataError: the file is not JSON, or its digest does not match. A file without a digest
+        DataError: the file is no JSON object, or its digest does not match. A file without a digest
             (not written by ``write_json``) is accepted.
     """
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"{path} cannot be read", got=f"no JSON ({error})", do=AGAIN) from None
-    if isinstance(value, dict) and value.pop(DIGEST, None) not in (None, _digest(value)):
+    if not isinstance(value, dict):
+        raise DataError(f"{path} cannot be read", got=type(value).__name__, do=AGAIN)
+    if value.pop(DIGEST, None) not in (None, _digest(value)):
         raise DataError(f"{path} is not what was written: it was edited or damaged", do=AGAIN)
     return value
 

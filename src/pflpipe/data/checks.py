@@ -76,7 +76,10 @@ def as_array(name: str, values: object, content: str = "") -> np.ndarray:
     do = "leave the masked rows out, or set their values by .filled(value)"
     is_masked = isinstance(values, np.ma.MaskedArray)
     DataError.unless(not is_masked, name, "a masked array", expected, do)
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError(name, got="rows of several lengths", expected="one array") from None
     if array.dtype.hasobject:
         types = sorted({type(value).__name__ for value in array.flat})
         raise _of_objects(name, content, f" ({', '.join(types)})")

@@ -45,6 +45,8 @@ LEFT_OUT = "; left out "
 """In the line about a table, before the columns that are no features."""
 _MOST_SHOWN = 10
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
+_WRITTEN = re.compile(r"[-+\u2212]?[\d.,' \u00a0]*\d[\d.,]*\s?%?")
+"""A number with a decimal comma, signs between thousands, or a percent sign."""
 _NESTED = (dict, list, tuple, set, bytes, np.ndarray)
 
 Fitted = tuple[str, slice]
@@ -284,7 +286,9 @@ def require_column(table: pd.DataFrame, name: str) -> None:
     if name not in table.columns:
         known = nearest(name, map(str, table.columns))
         if known.startswith("known") and len(table.columns) > _MOST_SHOWN:
-            known = f"known: {some(table.columns)}"
+            known = f"known: {some(map(vocabulary.short, table.columns))}"
+        if name in table.index.names:
+            known = "it is the index: give table.reset_index()"
         raise DataError(f"no column {name!r}", do=known)
 
 
@@ -293,7 +297,7 @@ def require(wrong: np.ndarray, column: pd.Series, expected: str, do: str) -> Non
     if wrong.any():
         row = int(np.argmax(wrong))
         value = "" if pd.isna(column.iloc[row]) else str(column.iloc[row]).strip()
-        got = f"{value or 'no value'} in {wrong.sum()} rows, the first {row}"
+        got = f"{vocabulary.short(value) or 'no value'} in {wrong.sum()} rows, the first {row}"
         raise DataError(
             f"column {column.name!r}", got=got, expected=f"{expected} in every row", do=do
         )
@@ -301,9 +305,16 @@ def require(wrong: np.ndarray, column: pd.Series, expected: str, do: str) -> Non
 
 def text(column: pd.Series) -> np.ndarray:
     """Return ``spelled``; raise DataError for a missing value."""
+    _require_plain(column, "take one of its values", (dict, list, tuple, np.ndarray))
     words, do = spelled(column), "leave these rows out"
     require(words == "", column, "a value", do)
     return words
+
+
+def _require_plain(column: pd.Series, do: str, kinds: tuple[type, ...]) -> None:
+    nested = [value for value in column if isinstance(value, kinds)]
+    got = type(nested[0]).__name__ if nested else ""
+    DataError.unless(not nested, f"column {str(column.name)!r}", got, "numbers or words", do)
 
 
 def spelled(column: pd.Series) -> np.ndarray:
@@ -316,7 +327,8 @@ def spelled(column: pd.Series) -> np.ndarray:
         what, got, do = f"column {column.name!r}", f"{column.dtype} {high:.0f}", "store integers"
         DataError.unless(not high >= most, what, got, f"whole numbers below {most}", do)
         column = column.astype("Int64")
-    return np.where(column.isna(), "", column.astype(str).to_numpy(dtype=str))
+    # A missing value among words would shorten them to a letter each.
+    return np.where(column.isna(), "", column.astype(str).fillna("").to_numpy(dtype=str))
 
 
 def numbers(column: pd.Series, scale: Sequence[float] | None = None) -> np.ndarray:
@@ -397,12 +409,14 @@ def _refuse_text(
     values of those of few words to ``holes``."""
     dates, texts, words = [], [], []
     for column in columns:
-        name, nested = str(column.name), [value for value in column if isinstance(value, _NESTED)]
-        got, do = type(nested[0]).__name__ if nested else "", f"write exclude: [{name}]"
-        DataError.unless(not nested, f"column {name!r}", got, "numbers or words", do)
+        name = str(column.name)
+        _require_plain(column, f"write exclude: [{name}]", _NESTED)
         given = spelled(column)
         absent = _absent(given)
         distinct = np.unique(given[~absent])
+        written = np.array([_WRITTEN.fullmatch(word) is not None for word in given])
+        do = "write a point, and neither signs between thousands nor percent signs"
+        require(written & (written | absent).all(), column, "a number such as 1234.5", do)
         if all(_DATE.fullmatch(word) for word in distinct):
             dates.append(f"{name}: [year, month, weekday]")
         elif len(distinct) > vocabulary.MOST_LISTED:

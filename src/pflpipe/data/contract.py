@@ -22,8 +22,16 @@ import numpy as np
 from pflpipe.errors import DataError
 
 EXACT, MERGE = "exact", "merge"
-NOBODY = ("", "#n/a", "-", "-1", "?", "<na>", "n/a", "na", "nan", "nat", "none", "null", "unknown")
-"""What files have in place of the id of a person, in small letters."""
+_SIGNS = r"[!-/:-@\[-`{-~]*"
+_NOBODY = re.compile(
+    rf"{_SIGNS}"
+    rf"|{_SIGNS}(n[/.]?a|nan|nat|none|null|unknown|missing|undefined|anonymous|inf){_SIGNS}"
+    r"|-(1|9+)"  # pandas.factorize; SPSS
+    r"|#[a-z/0]+[!?]"  # an error of Excel
+    r"|-?\d(\.\d+)?e\+\d+"  # a number that a program has rounded
+    r"|(sub|grand )?total|sum|mean|average"  # a row that others have made
+)
+"""What files have in place of the id of one person, in small letters."""
 STANDARDISED = (
     "every feature has mean 0 and deviation 1 over all rows: statistics of private rows have made "
     "them, one client's rows move those of all others, and no epsilon covers that; scale features "
@@ -39,6 +47,7 @@ hardly chance."""
 _COPIES = 0.02
 """Part of the test rows that may be copies, as some are in the best known sets of images."""
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ t]00:00:00(\.0*)?")
 _OF_ROWS = re.compile(r"(?i:(^|[ _.-])(id|idx|index|key|no|nr|row|uuid)$)|[a-z]I[Dd]$")
 """End of the name of a column that numbers rows or people."""
 _SHOWN = 5
@@ -123,13 +132,19 @@ def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarr
     doubtful = False
     spelled: dict[str, set[str]] = defaultdict(set)
     merged = dict(users)
+    found = {key: np.unique(names, return_inverse=True) for key, names in users.items()}
+    plain = _without_zeros(
+        {
+            key: [_form(name) if distinct.dtype.kind == "U" else str(name) for name in distinct]
+            for key, (distinct, _) in found.items()
+        }
+    )
     for key, names in users.items():
-        distinct, row_of = np.unique(names, return_inverse=True)
-        of_text = distinct.dtype.kind == "U"
-        forms = [_form(name) if of_text else str(name) for name in distinct.tolist()]
+        (distinct, row_of), forms = found[key], plain[key]
         # pandas.factorize gives -1, a cast of NaN the smallest integer.
         least = str(np.iinfo(names.dtype).min) if names.dtype.kind == "i" else ""
-        unknown = np.array([form in (*NOBODY, least) for form in forms], bool)[row_of]
+        is_nobody = [form == least or bool(_NOBODY.fullmatch(form)) for form in forms]
+        unknown = np.array(is_nobody, bool)[row_of]
         # Rows of several unknown people would be protected as those of one.
         doubtful |= bool(unknown.any())
         if unknown.any() and ids != EXACT:
@@ -142,7 +157,7 @@ def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarr
             raise DataError(key, got=got, expected="the id of a user in every row", do=do)
         for form, name in zip(forms, distinct.tolist(), strict=True):
             spelled[form].add(str(name))
-        if of_text and ids == MERGE:
+        if names.dtype.kind == "U" and ids == MERGE:
             merged[key] = np.array(forms)[row_of]
     several = [sorted(names) for names in spelled.values() if len(names) > 1]
     if ids == EXACT and (several or doubtful):
@@ -161,11 +176,26 @@ def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarr
 def _form(name: str) -> str:
     """Return an id without what a program or a hand changes by accident."""
     plain = unicodedata.normalize("NFKC", name)
-    # Cf: blanks of no width, marks of direction, soft hyphens.
-    plain = "".join(sign for sign in plain if unicodedata.category(sign) != "Cf")
-    plain = " ".join(plain.split()).casefold()
-    whole = _WHOLE.fullmatch(plain)
-    return whole[1] if whole else plain
+    # Cf: blanks of no width, marks of direction, soft hyphens. Pd: dashes.
+    kinds = {sign: unicodedata.category(sign) for sign in plain}
+    plain = "".join("-" if kinds[s] == "Pd" else s for s in plain if kinds[s] != "Cf")
+    # Excel keeps zeros in ="007".
+    plain = " ".join(plain.split()).strip("='\"").casefold()
+    found = _WHOLE.fullmatch(plain) or _MIDNIGHT.fullmatch(plain)
+    return found[1] if found else plain
+
+
+def _without_zeros(forms: Mapping[str, list[str]]) -> Mapping[str, list[str]]:
+    """Return the forms of each array, without zeros in front if only these tell ids of one array
+    from those of another. In one array 7 and 007 are two people."""
+    plain = {
+        key: [form.lstrip("0") or form if form.isdecimal() else form for form in listed]
+        for key, listed in forms.items()
+    }
+    before, after = ([set(of[key]) for key in of] for of in (forms, plain))
+    tell = [len(names) for names in before] != [len(names) for names in after]
+    is_same = len(set().union(*before)) == len(set().union(*after))
+    return forms if tell or is_same else plain
 
 
 def of_rows(
@@ -208,11 +238,15 @@ def _check_columns(columns: Columns, lines: list[str], warned: list[str]) -> Non
     """Find columns that say the label, the person or the row, are constant or are rounded."""
     found: dict[str, list[str]] = {kind: [] for kind in _WARNINGS | _LINES}
     labels = columns.labels.reshape(len(columns.labels), -1).T
+    if all(len(np.unique(numbers)) == 1 for numbers in labels):
+        warned.append("all rows have the same label: no accuracy says that anything was learned")
     for name, parts in columns.values.items():
         values = np.concatenate(parts)
         distinct, codes = np.unique(values, return_inverse=True)
         is_whole, names_ids = bool((distinct % 1 == 0).all()), bool(_OF_ROWS.search(name))
-        if is_whole and (distinct.astype(np.float32) != distinct).any():
+        # Beyond 2**53 they were rounded to float64 before.
+        is_rounded = (distinct.astype(np.float32) != distinct) | (abs(distinct) >= 2**53)
+        if is_whole and is_rounded.any():
             found["rounded"].append(name)
         # So many different numbers of this range are not drawn by chance.
         is_dense = bool(len(distinct) * (len(distinct) - 1) > 10 * (np.ptp(distinct) + 1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,9 @@ def read(
     y: list[str] = []
     users: list[str] = []
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8-sig")
+        content = json.loads(text, object_pairs_hook=_once)
+        _once([(str(user), ()) for user in content["users"]])
         for user in content["users"]:
             rows = content["user_data"][user]
             if len(rows["x"]) != len(rows["y"]):
@@ -80,3 +83,12 @@ def read(
         else:
             labels = vocabulary.number(np.array(y), classes, "classes")
     return Part(examples[row], labels, names[row], note)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return pairs as a dict; JSON would keep the last of several with one key without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        [(name, count)] = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"{name!r} stands {count} times")
+    return found

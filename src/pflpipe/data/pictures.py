@@ -69,7 +69,7 @@ def _listed(folder: Path) -> tuple[list[Path], int]:
     layout = f"{folder}/person/class/picture.png"
     # The second follows links to folders.
     every = sorted({*folder.rglob("*"), *folder.glob("*/*/*")})
-    files = [path for path in every if path.is_file()]
+    files = [path for path in every if not path.is_dir()]  # also links to what is not there
     pictures = [
         path
         for path in files

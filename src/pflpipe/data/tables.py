@@ -43,6 +43,7 @@ def read(path: Path, **layout: Any) -> Part:
         raise
     except Exception as error:  # of pandas or pyarrow: there is no common base
         do = "pip install pyarrow" if isinstance(error, ImportError) else "mend the file"
+        do = "save it as UTF-8" if isinstance(error, UnicodeError) else do
         raise DataError(f"{path} cannot be read", got=guard.described(error), do=do) from None
     with located(str(path)):
         return arrays(table, **layout)
@@ -63,7 +64,9 @@ def frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame
     form, do = getattr(table, "format", None), "write its values into the table by map"
     has_transform = isinstance(form, Mapping) and form.get("type") == "custom"
     DataError.unless(not has_transform, "table", "a transform, which would be ignored", do=do)
-    found: pd.DataFrame = table.to_pandas()
+    found: Any = table.to_pandas()
+    if not isinstance(found, pd.DataFrame):
+        raise DataError("table", got=kind, expected="a table, not a column")
     features = getattr(table, "features", None)
     for name, feature in features.items() if isinstance(features, Mapping) else ():
         words: list[str] | None = getattr(feature, "names", None)
@@ -91,11 +94,13 @@ def _check_lines(path: Path, separator: str, text: str | None) -> None:
         width, line = len(header), rows.line_num
         for row in rows:
             where, line = f"{path}: line {line + 1}", rows.line_num
+            joined = "".join(row)
+            DataError.unless("\0" not in joined, where, "bytes of zero", "text", "mend the file")
             do = "put a value with a separator in quotes, or leave the line out"
             DataError.unless(
                 not any(row[width:]), where, f"{len(row)} values", f"{width}, as in line 1", do
             )
-            for value in row if "\n" in "".join(row) else ():
+            for value in row if "\n" in joined else ():
                 within, most = value.count("\n"), value.count(separator)
                 if within and most >= within * (width - 1) and (width > 2 or text is None):
                     said = f"{where}: a value holds {within + 1} lines, as after a stray quote"
@@ -144,6 +149,8 @@ def arrays(
     table = table.set_axis(table.columns.map(str), axis=1)
     _require_once(table.columns)
     own = [name for name in (user, label, target, text) if name is not None]
+    expected = "a column for each of user, label, target and text"
+    DataError.unless(len(set(own)) == len(own), "the table", own, expected)
     ranges = {} if text else layout.get("ranges", {})
     users = labels = None
     note, problems = f"user {user}", Problems()

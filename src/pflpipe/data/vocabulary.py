@@ -49,7 +49,7 @@ def number(words: np.ndarray, declared: int | Sequence[Any] | None, key: str) ->
     numbers: np.ndarray = found[inverse]
     if (numbers < 0).any():
         row, others = int(np.argmax(numbers < 0)), distinct[found < 0]
-        shown = words[row] if len(others) == 1 else listed(others)
+        shown = short(words[row]) if len(others) == 1 else listed(others)
         got = f"{shown} in {(numbers < 0).sum()} rows, the first {row}"
         expected = f"one of {listed(map(str, entries))}"
         raise DataError(key, got=got, expected=expected, do="mend these rows, or declare the word")
@@ -63,7 +63,7 @@ def _place(word: str, places: Mapping[str, int], truth: bool) -> int:
 
 def listed(words: Iterable[Any]) -> str:
     """Return distinct words as a list of YAML: numbers in their order, then text."""
-    distinct = {_short(str(word)) for word in words}
+    distinct = {short(str(word)) for word in words}
     numbers = sorted(filter(_is_number, distinct), key=int)
     text = sorted(distinct.difference(numbers))
     shown = numbers + [json.dumps(word, ensure_ascii=False) for word in text]
@@ -76,7 +76,8 @@ def _is_number(word: str) -> bool:
     return word.isascii() and word.isdigit() and str(int(word)) == word
 
 
-def _short(word: str) -> str:
+def short(word: str) -> str:
+    """Return the beginning of a long word, for messages."""
     return word if len(word) <= _LONGEST else f"{word[:_LONGEST]}..."
 
 
@@ -88,5 +89,5 @@ def _whole(word: str) -> str:
 
 def _spelled(word: str, truth: bool) -> str:
     """Return a word in the form in which words are compared."""
-    word = unicodedata.normalize("NFC", word)
+    word = unicodedata.normalize("NFC", word.strip())
     return _TRUTH.get(word.casefold(), word.casefold()) if truth else word

@@ -154,6 +154,7 @@ def clients_of(
 
     Raises:
         DataError: as ``tables.arrays``; or an id is nobody's, or several could be one person's.
+        ConfigError: the layout is none of a block.
 
     Warns:
         RowsWarning: something that makes an accuracy false, such as a feature that is the label.
@@ -163,9 +164,7 @@ def clients_of(
     # Names of columns may be numbers.
     label, target = (None if name is None else str(name) for name in (label, target))
     user = str(user)
-    layout = {key: _by_text(declared) for key, declared in layout.items()}
-    for key in layout.keys() & {"features", "exclude"}:
-        layout[key] = list(map(str, layout[key]))
+    layout = _declared(layout)
     frame = _frame(table, label, layout)
     part = tables.arrays(frame, user=user, label=label, target=target, **layout)
     do = "write a value or indicator: here nobody knows which rows are test rows"
@@ -215,16 +214,32 @@ def _encoder(
         if isinstance(words, str):
             kept["texts"] = kept["texts"] | {name: texts.Tokens(words, 1).declared()}
     labels = range(labels) if isinstance(labels, int) else labels
-    # As JSON has them, for the model's file.
-    plain = json.loads(json.dumps([list(labels), kept], default=lambda value: value.tolist()))
-    return Encoder(user, label, target, tuple(plain[0]), plain[1])
+    return Encoder(user, label, target, tuple(labels), kept)
 
 
-def _by_text(declared: Any) -> Any:
-    """Return what is declared of columns with their names as text."""
-    if isinstance(declared, Mapping):
-        return {str(name): value for name, value in declared.items()}
-    return declared
+def _declared(layout: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layout as JSON has it, for the model's file, with names of columns as text.
+
+    Raises:
+        ConfigError: it would be none of a block of config.yaml.
+    """
+    from pflpipe.study import config  # late: other clients need no schema
+
+    named: dict[str, Any] = {}
+    for key, given in layout.items():
+        named[key] = given
+        if isinstance(given, Mapping):
+            named[key] = {str(name): value for name, value in given.items()}
+        elif key in ("features", "exclude") and not isinstance(given, str):
+            named[key] = list(map(str, given))
+
+    def plain(value: Any) -> Any:
+        listed = list(value) if isinstance(value, Sequence) else str(value)
+        return value.tolist() if hasattr(value, "tolist") else listed
+
+    found: dict[str, Any] = json.loads(json.dumps(named, default=plain))
+    config.check_block(found)
+    return found
 
 
 def _frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -268,11 +269,17 @@ class Result(Trained):
 
         Raises:
             DataError: examples of another form, or labels that are no classes.
+
+        Warns:
+            RowsWarning: some of them took part, as their ids say.
         """
         simulation, loss = self.simulation, self.simulation.loss_function
         if self.encoder is not None and frames.is_table(clients):
             clients = self.encoder.clients(clients)
-        names = clients.names if isinstance(clients, Clients) else None
+        names = clients.names if isinstance(clients, Clients) else ()
+        if {*names} & {*self.names}:
+            said = "some of these people took part in training: their scores are none of new people"
+            warnings.warn(said, contract.RowsWarning, stacklevel=2)
         form = loss, simulation.dtype, test_fraction, seed
         x, y, split = shards.joined(clients, None, *form)
         shape, classes = tuple(x.shape[1:]), self.network.shapes["head.weight"][0] + loss.one_logit
@@ -284,7 +291,7 @@ class Result(Trained):
         there = dataclasses.replace(simulation.split, new=split)
         simulation = dataclasses.replace(simulation, train=rows, test=rows, split=there)
         found = evaluation.accuracies_of_new(simulation, self.progress)
-        for row, name in zip(found, names or (), strict=False):
+        for row, name in zip(found, names, strict=False):
             row["client"] = name
         return found
 
@@ -303,7 +310,7 @@ class Result(Trained):
         Raises:
             ConfigError: the network is an object of your own, which has no name; or personal
                 models of a network with BatchNorm, of which the file could not hold the averages.
-            DataError: the model is not finite, or the disk is full.
+            DataError: the model is not finite, no folder can be made, or the disk is full.
         """
         folder, model = Path(folder), self.network.model
         if model is None:
@@ -316,9 +323,15 @@ class Result(Trained):
         classes = self.network.shapes["head.weight"][0]
         names = initial.names_in_file(model, self.example, classes)
         # A folder holds one model: what is left of an earlier one would not be this one's.
-        for old in (folder / _ABOUT, folder / _DIAGNOSTICS):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"save: {folder}", got=error.strerror, expected="a folder") from None
+        of_people = folder.glob("personal/*.safetensors")
+        for old in (folder / _ABOUT, folder / _DIAGNOSTICS, *of_people):
             old.unlink(missing_ok=True)
-        shutil.rmtree(folder / "personal", ignore_errors=True)
+        with suppress(OSError):  # it is not there, or has files of somebody else
+            (folder / "personal").rmdir()
         digests = {}
         if personal:
             every = range(self.simulation.plan.clients)

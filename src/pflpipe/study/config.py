@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, validators
 
 from pflpipe import options
 from pflpipe.cells import DATASET_PATTERN, DATASET_WORDS
@@ -85,15 +86,36 @@ def read(path: str | os.PathLike[str] = "config.yaml") -> Any:
     return documents.read_yaml(path)
 
 
+_INTEGERS = Draft202012Validator.TYPE_CHECKER.redefine(
+    "integer", lambda _, value: type(value) is int
+)
+_Strict = validators.extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, type_checker=_INTEGERS
+)
+"""A validator to which 2.0 is no integer, since no list has 2.0 entries."""
+
+
+def _block() -> dict[str, Any]:
+    schema: dict[str, Any] = documents.read_yaml(documents.SCHEMAS / "block.schema.yaml")
+    return schema
+
+
+def check_block(block: Mapping[str, Any]) -> None:
+    """Raise ConfigError unless keys and values are those of a block of config.yaml."""
+    problems = Problems()
+    for violation in documents.violations(block, _Strict(_block())):
+        problems.add(violation.error)
+    problems.stop()
+
+
 def parse(values: Any, location: str = "config.yaml") -> Config:
     """Build a Config from plain values (Snakemake's merged ``config``); ``location`` starts error
     messages."""
     problems = Problems()
     schema = options.schema(Config)
-    block = documents.read_yaml(documents.SCHEMAS / "block.schema.yaml")
-    source = block | {"type": ["string", "object"], "minLength": 1}
+    source = _block() | {"type": ["string", "object"], "minLength": 1}
     schema["properties"]["datasets"]["additionalProperties"] = source
-    for violation in documents.violations(values, Draft202012Validator(schema)):
+    for violation in documents.violations(values, _Strict(schema)):
         problems.add(violation.error, location)
     problems.stop()
     config = options.build(Config, values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from pflpipe.data import blocks
 from pflpipe.errors import ConfigError
@@ -26,9 +27,11 @@ def write(name: str) -> list[Path]:
     """
     study, config = _new(name, STUDIES, "yaml"), Path("config.yaml")
     text = TEMPLATE.read_text(encoding="utf-8").replace("{name}", name)
-    if dataset := _with_users(config):
+    for dataset, block in list(_with_users(config).items())[:1]:
         text = re.sub("^dataset: .*", f"dataset: {dataset}", text, flags=re.M)
         text = re.sub("^partition: .*", "partition: {kind: natural}", text, flags=re.M)
+        if "target" in block:
+            text = re.sub("^(training: .*)}", r"\1, loss: squared_error}", text, flags=re.M)
     texts = {study: text}
     if not config.exists():
         texts[config] = f"studies: [{name}]  # joined in results/tables/all.csv\n"
@@ -37,10 +40,10 @@ def write(name: str) -> list[Path]:
     return list(texts)
 
 
-def _with_users(config: Path) -> str:
+def _with_users(config: Path) -> dict[str, dict[str, Any]]:
     sources = configuration.load(config).datasets if config.exists() else {}
-    found = (n for n, one in sources.items() if isinstance(one, dict) and blocks.has_users(one))
-    return next(found, "")
+    found = {name: block for name, block in sources.items() if isinstance(block, dict)}
+    return {name: block for name, block in found.items() if blocks.has_users(block)}
 
 
 def write_release(name: str) -> Path:
