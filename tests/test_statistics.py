@@ -92,15 +92,14 @@ def plainly(
     residuals = (values.ravel() - design @ fit).reshape(values.shape)
     degrees = (seeds - 1) * (lines - 1)
     assert design.shape[0] - np.linalg.matrix_rank(design) == degrees
-    pool, prior = (residuals**2).sum() / degrees, min(3, degrees / 4)
-    own = (residuals**2).sum(axis=0) * lines / (lines - 1) / (seeds - 1)
-    mixed = (prior * pool + (seeds - 1) * own) / (prior + seeds - 1)
-    one, two = (max(mixed[line], own[line]) / seeds for line in (ours, theirs))
-    luck = min((one + two) ** 2 / ((one**2 + two**2) / (prior + seeds - 1)), degrees)
-    total = one + two + people
-    freedom = luck * (total / (one + two)) ** 2
+    pool, prior = 2 * (residuals**2).sum() / degrees, min(2, degrees / 12)
+    apart = values[:, ours] - values[:, theirs]
+    own, known = apart.var(ddof=1), seeds - 1
+    luck = max(own, (prior * pool + known * own) / (prior + known)) / seeds
+    total = luck + people
+    freedom = (prior + known) * (total / luck) ** 2
     level = 1 - (1 - 0.95 ** (1 / compared)) / 2
-    mean = float((values[:, ours] - values[:, theirs]).mean())
+    mean = float(apart.mean())
     reach = stats.t.ppf(level, freedom) * math.sqrt(total)
     return [mean, mean - reach, mean + reach]
 

@@ -6,15 +6,16 @@ Lines of one seed have the same split, new clients and test rows; this common ef
 difference. The luck of a run (noise, cohorts, initial model) is common to all of its clients, so
 thousands of clients of one run are one observation of it.
 
-Three seeds do not know the variance of one line: Student's t of its own differences is so wide, and
-so different from line to line, that chance decides who is "better". So variances are pooled. The
-variance of a line is a weighted mean of its own (n - 1 degrees of freedom) and that of all lines
-together (``PRIOR`` degrees, fewer where few lines are pooled), and never below its own: a line that
-is less steady than the others keeps its own variance, a line whose seeds agree by chance does not
-(moderated variances: Smyth 2004, Linear models and empirical Bayes methods; the prior's weight is
-fixed here and not estimated, because with few lines its estimate is too large too often). The
-degrees of freedom of a difference are Satterthwaite's, at most those of the residuals. With two
-lines this is the paired t test.
+Three seeds do not know the variance of one difference: Student's t of it is so wide, and so
+different from line to line, that chance decides who is "better". So variances are pooled. The
+variance of a difference is a weighted mean of its own (of its values by seed, n - 1 degrees of
+freedom) and that of any two lines (twice the variance of the residuals of all lines, ``PRIOR``
+degrees, fewer where few residuals are pooled), and never below its own: a pair that is less steady
+than the others keeps its own variance, a pair whose seeds agree by chance does not (moderated
+variances: Smyth 2004, Linear models and empirical Bayes methods; the prior's weight is fixed here
+and not estimated, because with few lines its estimate is too large too often). Its own is that of
+the pair and not the sum of two lines', which is too small where lines of one kind have errors in
+common. With two lines this is the paired t test.
 
 Intervals are about other seeds and other people of the same kind. Seeds draw P people each out of
 a pool of N, with an effect of variance u of each person on the difference. The variance of the mean
@@ -57,8 +58,9 @@ ALPHA = 0.05
 """One minus the confidence of every interval or family of intervals."""
 MIN_SEEDS = 3
 """With fewer seeds, an interval is unbounded: two values estimate no variance."""
-PRIOR = 3.0
-"""Degrees of freedom of the pooled variance in that of a line; at most a quarter of the pool's."""
+PRIOR, PART = 2.0, 12
+"""Degrees of freedom of the pooled variance in that of a difference; at most this part of the
+pool's."""
 DROP, SPREADS = 5.0, 10.0
 """A run collapsed if it is more than ``DROP`` points and more than ``SPREADS`` standard deviations
 of the median line below the best run of its line."""
@@ -76,7 +78,7 @@ class Difference:
     Attributes:
         mean: of the runs that did not collapse; NaN where a line has none.
         low, high: ends of the interval; infinite with fewer than ``MIN_SEEDS`` seeds.
-        seeds: those of the line that has fewer.
+        seeds: those that both lines have.
     """
 
     mean: float
@@ -125,9 +127,8 @@ class Model:
         self._seeds = np.isfinite(self._values).sum(axis=0)
 
     @cached_property
-    def _fit(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """Effects of the lines, variances of their runs with degrees of freedom, and those of all
-        residuals."""
+    def _fit(self) -> tuple[np.ndarray, float, float]:
+        """Effects of the lines, and the variance of all residuals with its degrees of freedom."""
         known = self._values[:, self._seeds > 0]
         common = np.zeros(len(known))
         for _ in range(1 if np.isfinite(known).all() else 50):
@@ -135,17 +136,11 @@ class Model:
             common = _means(known - _means(known - common[:, None], 0), 1)
         effects = _means(self._values - common[:, None], 0)
         residuals = self._values - effects - common[:, None]
-        own = self._seeds - 1.0
-        lines = int((own > 0).sum())
-        scale = max(lines, 1) / max(lines - 1, 1)
-        squares = np.nansum(residuals**2, axis=0) * scale
-        rest = own[own > 0].sum()
-        pool = squares[own > 0].sum() / rest if rest else math.nan
-        degrees = rest / scale
-        prior = min(PRIOR, degrees / 4) if lines > 2 else 0.0
-        mixed = (prior * pool + squares) / np.maximum(prior + own, 1)
-        variances = np.maximum(mixed, squares / np.maximum(own, 1))
-        return effects, variances, prior + own, degrees
+        several = self._seeds > 1
+        lines = int(several.sum())
+        degrees = float((self._seeds[several] - 1).sum()) * (lines - 1) / max(lines, 1)
+        squares = float(np.nansum(residuals[:, several] ** 2))
+        return effects, squares / degrees if degrees else math.nan, degrees
 
     def mean(self, line: Hashable) -> float:
         """Return a line's mean at the seeds of all lines; NaN without a value."""
@@ -154,20 +149,23 @@ class Model:
     def difference(self, ours: Hashable, theirs: Hashable, compared: int = 1) -> Difference:
         """Return ours minus theirs with the interval of a family of ``compared`` differences. If
         no residual is larger than 1e-9, the interval is a point."""
-        effects, variances, own, degrees = self._fit
+        effects, pool, degrees = self._fit
         one, two = self.lines.get_loc(ours), self.lines.get_loc(theirs)
-        seeds = int(min(self._seeds[one], self._seeds[two]))
         mean = round(float(effects[one] - effects[two]), _DIGITS)
+        apart = self._values[:, one] - self._values[:, two]
+        apart = apart[np.isfinite(apart)]
+        seeds = len(apart)
         if seeds < MIN_SEEDS:
             return Difference(mean, -math.inf, math.inf, seeds)
-        parts = [variances[place] / self._seeds[place] for place in (one, two)]
-        luck = sum(parts)
+        own = float(apart.var(ddof=1))
+        prior = min(PRIOR, degrees / PART) if (self._seeds > 1).sum() > 2 else 0.0
+        freedom = prior + seeds - 1
+        luck = max(own, (prior * 2 * pool + (seeds - 1) * own) / freedom) / seeds
         total = luck + (self.people(ours, theirs) if self.people else 0.0)
         if total < 10.0 ** (-2 * _DIGITS):
             return Difference(mean, mean, mean, seeds)
-        weights = sum(part**2 / own[place] for part, place in zip(parts, (one, two), strict=True))
         # The people are many, so their part has no degrees of freedom of its own.
-        freedom = min(luck**2 / weights, degrees) * (total / luck) ** 2 if luck else math.inf
+        freedom = freedom * (total / luck) ** 2 if luck else math.inf
         level = 1 - (1 - (1 - ALPHA) ** (1 / max(compared, 1))) / 2
         # special.stdtrit and not stats.t.ppf, which costs a hundred times as much per call.
         reach = float(special.stdtrit(min(freedom, 1e9), level)) * math.sqrt(total)
