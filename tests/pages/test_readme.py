@@ -194,7 +194,7 @@ def test_the_sentences_say_who_may_be_the_best_and_what_a_nominal_epsilon_is_wor
     assert "it is undecided whether personalization pays: learn alone" in pays
     assert lacking.startswith("Not among the rivals: (c) item effects")
     assert "learning alone (local_only)" in better
-    assert len(others) == 3, "six sentences, a line each"
+    assert len(others) == 4, "seven sentences, a line each"
     verdict = " ".join((place / "README.md").read_text().split())
     assert "% at ε = 8 (top: dp_fedavg)." in verdict
     assert re.search(r"- 3 certified methods: \S+ to \S+ % at ε = 2 \(top: ", verdict)

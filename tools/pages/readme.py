@@ -230,6 +230,7 @@ def _sentences(lines: Sequence[_Method]) -> Iterator[str]:
     yield from sentences.compared(groups)
     yield from sentences.references(groups)
     yield from sentences.claims_that_fail(groups)
+    yield sentences.SEEDS_ALONE
 
 
 def _verdict(lines: Sequence[_Method]) -> Iterator[str]:
@@ -247,6 +248,7 @@ def _verdict(lines: Sequence[_Method]) -> Iterator[str]:
     found = sentences.paying(sentences.judged(groups))
     for said in (*found, *sentences.references(groups), *sentences.claims_that_fail(groups)):
         yield f"- {said}"
+    yield f"- {sentences.SEEDS_ALONE}"
 
 
 def _compared(lines: Sequence[_Method]) -> str:

@@ -22,6 +22,8 @@ NAMED = 5
 """How many methods of a list a sentence names; it counts the others."""
 FEW = 3
 """A longer list of methods that are not the subject of a sentence is only counted."""
+SEEDS_ALONE = "Intervals are over seeds alone, for these clients: others may differ by more."
+"""Beside every sentence of a study of which nobody keeps the answers of single people."""
 Budgets = Mapping[str, Sequence[Group]]
 """Groups by their budget."""
 
@@ -32,7 +34,8 @@ Budgets = Mapping[str, Sequence[Group]]
 def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
     """Yield the sentences of a study, panel by panel: whether personalization pays, which method is
     better than learning alone, which may be the best, the references, and the honest epsilons of
-    nominal ones; then what the epsilons protect, if a client is no user.
+    nominal ones; then what intervals are about, and what the epsilons protect, if a client is no
+    user.
 
     Args:
         frame: the tidy table of the study.
@@ -44,6 +47,7 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
         said = (*paying(judged(panel)), *compared(panel), *references(panel))
         for sentence in (*said, *claims_that_fail(panel)):
             yield f"{where}: {sentence}" if where else sentence
+    yield SEEDS_ALONE
     yield from comparison.protected(frame)
 
 

@@ -93,14 +93,17 @@ class Difference:
 
 
 def collapsed(values: pd.DataFrame) -> pd.DataFrame:
-    """Return which runs collapsed: seeds x lines, of accuracies in percent.
+    """Return which runs collapsed: seeds x lines, of accuracies in percent, minus infinity for a
+    run that diverged.
 
-    The rule is fixed beforehand and the same for all lines: more than ``DROP`` points and more than
-    ``SPREADS`` standard deviations below the best run of the same line. The deviation is the median
-    over the lines of theirs, which the few that collapse do not change.
+    The rule is the same for all lines: a run that diverged, and one that lies more than ``DROP``
+    points and more than ``SPREADS`` standard deviations below the best run of the same line. The
+    deviation is the median over the lines of theirs, which the few that collapse do not change;
+    where half of them do, no run is so far below, and these lines keep their large variances.
     """
-    limit = max(DROP, SPREADS * float(np.nan_to_num(values.std().median())))
-    return values.max() - values > limit
+    known = values.replace(-math.inf, math.nan)
+    limit = max(DROP, SPREADS * float(np.nan_to_num(known.std().median())))
+    return known.max().fillna(0.0) - values > limit
 
 
 def share(count: int, runs: int) -> tuple[float, float]:
@@ -143,8 +146,9 @@ class Model:
         return effects, squares / degrees if degrees else math.nan, degrees
 
     def mean(self, line: Hashable) -> float:
-        """Return a line's mean at the seeds of all lines; NaN without a value."""
-        return round(float(self._fit[0][self.lines.get_loc(line)]), _DIGITS)
+        """Return a line's mean at the seeds of all lines; minus infinity without a value."""
+        mean = float(self._fit[0][self.lines.get_loc(line)])
+        return -math.inf if math.isnan(mean) else round(mean, _DIGITS)
 
     def difference(self, ours: Hashable, theirs: Hashable, compared: int = 1) -> Difference:
         """Return ours minus theirs with the interval of a family of ``compared`` differences. If

@@ -15,13 +15,15 @@ words is then wrong in at most 5 of 100 studies: a wrong "pays" needs a wrong in
 personal models beside its strongest rival; a wrong "does not pay" needs one of the best personal
 model beside one of the rivals.
 
-Collapsed runs (statistics.py) are no part of the differences. A personal model with such a run
-never pays. A rival with one beats nobody, but must be beaten; unless fewer than three of its runs
-are left, which tell nothing.
+Collapsed runs (statistics.py) are no part of the differences; a run that diverged is one of them,
+whatever it scored. A personal model with such a run never pays. A rival with one beats nobody, but
+must be beaten; unless most of its runs collapsed. Where fewer than three are left, its intervals
+are unbounded.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,7 +33,7 @@ import pandas as pd
 
 from pflpipe.report import statistics
 from pflpipe.report.comparison import ALONE, MAIN, Group, finite, of_claim
-from pflpipe.report.statistics import MIN_SEEDS, Difference, Model, People
+from pflpipe.report.statistics import Difference, Model, People
 
 MARGIN = 1.0
 """Percent points; one margin for everything that is said to pay or not to."""
@@ -87,8 +89,8 @@ class Verdict:
 
 
 def judge(members: Sequence[Group], people: People | None = None) -> Verdict | None:
-    """Return the verdict on the groups of one budget; None without learning alone or a personal
-    model, and where the metric is no percentage.
+    """Return the verdict on the groups of one budget; None without a personal model, without a
+    rival of kind (a) of which most runs did not collapse, and where the metric is no percentage.
 
     Args:
         members: certified groups, and those that send nothing.
@@ -98,10 +100,12 @@ def judge(members: Sequence[Group], people: People | None = None) -> Verdict | N
     if not personal or "a" not in rivals or members[0].metric.unit != "%":
         return None
     lines = [*personal, *(line for known in rivals.values() for line in known)]
-    values = pd.DataFrame({line: line.group.values(line.column) for line in lines})
+    values = pd.DataFrame({line: _scores(line) for line in lines})
     found = decide(values, personal, lines[len(personal) :], people)
     mean = found.model.mean
     kinds = {kind: [one for one in known if one in found.beaten] for kind, known in rivals.items()}
+    if not kinds["a"]:
+        return None
     better = [
         one
         for one in found.beaten
@@ -129,13 +133,20 @@ def judge(members: Sequence[Group], people: People | None = None) -> Verdict | N
     )
 
 
+def _scores(line: Line) -> pd.Series[float]:
+    """Return what a line scored by seed, minus infinity where its run diverged or has no score."""
+    scores = line.group.values(line.column)
+    diverged = line.group.rows["diverged_round"].notna().to_numpy()
+    return scores.mask(diverged).fillna(-math.inf)
+
+
 @dataclass(frozen=True)
 class Decision:
     """The word on lines of one budget, and what it follows from.
 
     Attributes:
         first: as ``Verdict.group``.
-        beaten: the rivals of which enough runs are left.
+        beaten: the rivals of which most runs did not collapse.
         intervals: of every personal model beside every one of these.
         compared: size of the family.
         fell: which runs collapsed.
@@ -155,11 +166,12 @@ class Decision:
 def decide(
     values: pd.DataFrame, personal: Sequence[Any], rivals: Sequence[Any], people: People | None
 ) -> Decision:
-    """Return the word on seeds x lines, percent."""
+    """Return the word on seeds x lines, percent; NaN where a line lacks a seed, minus infinity
+    where its run diverged."""
     fell = statistics.collapsed(values)
     steady = frozenset(line for line in values if not fell[line].any())
     left = values.count() - fell.sum()
-    beaten = [line for line in rivals if line in steady or left[line] >= MIN_SEEDS]
+    beaten = [line for line in rivals if 2 * left[line] > values[line].count()]
     compared = max(len(personal), len(beaten))
     model = Model(values.mask(fell), people)
     intervals = {
@@ -169,11 +181,12 @@ def decide(
     paying = [
         line
         for line, beside in intervals.items()
-        if line in steady and min(one.low for one in beside.values()) > MARGIN
+        if line in steady and min((one.low for one in beside.values()), default=MARGIN) > MARGIN
     ]
     hopeless = all(
         any(one.high < MARGIN for rival, one in beside.items() if rival in steady)
-        for beside in intervals.values()
+        for line, beside in intervals.items()
+        if left[line]
     )
     word = PAYS if paying else DOES_NOT if hopeless else UNDECIDED
     first = max(paying or personal, key=model.mean)

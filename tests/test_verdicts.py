@@ -1,0 +1,140 @@
+"""Whether personalization pays: what must not change the word, and what must."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pflpipe.report import verdicts
+from pflpipe.report.comparison import Group
+
+SEEDS = (4, 0, 3, 1, 2)
+LUCK = np.array([0.2, -0.1, 0.0, 0.1, -0.2])
+SCORES = {
+    "local_only": 60 + 0 * LUCK,
+    "one": 63.0 + LUCK,
+    "two": 66.0 - LUCK[::-1],
+    "plain": 50 + 2 * LUCK,
+}
+RELEASED = {"plain": 62.5 - LUCK}
+
+
+def group(
+    label: str,
+    scores: Sequence[float],
+    released: Sequence[float] | None = None,
+    seeds: Sequence[int] = SEEDS,
+    diverged: Mapping[int, int] | None = None,
+) -> Group:
+    alone = label == "local_only"
+    rows = pd.DataFrame(
+        {
+            **{"seed": seeds, "personal_own": scores, "global_own": released, "rounds": 3},
+            **{"method": label, "claim": "none" if alone else "certified"},
+            **{"upload_bytes_per_round": 0 if alone else 8},
+            "diverged_round": [(diverged or {}).get(seed) for seed in seeds],
+        },
+        dtype=object,
+    )
+    return Group(label, "ε = 2", rows)
+
+
+def groups(shift: float = 0.0, order: Sequence[int] = range(5), **other: Group) -> list[Group]:
+    """Those of ``SCORES`` with the seeds in another order and all accuracies shifted, some of them
+    in another version."""
+    chosen = list(order)
+    found = {
+        name: group(
+            name,
+            np.asarray(scores)[chosen] + shift,
+            RELEASED[name][chosen] + shift if name in RELEASED else None,
+            np.array(SEEDS)[chosen].tolist(),
+        )
+        for name, scores in SCORES.items()
+    }
+    return list((found | other).values())
+
+
+def judged(members: Sequence[Group]) -> verdicts.Verdict:
+    found = verdicts.judge(members)
+    assert found is not None
+    return found
+
+
+def told(members: Sequence[Group]) -> tuple[str, str, list[float]]:
+    found = judged(members)
+    ends = [end for _, one in found.beside.values() for end in (one.mean, one.low, one.high)]
+    return found.word, found.group.label, [round(end, 9) for end in ends]
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        groups(order=(3, 1, 4, 0, 2)),
+        groups(shift=-20.0),
+        groups()[::-1],
+        groups(new=group("new", [math.nan] * 5)),
+    ],
+    ids=["seeds in another order", "harder data", "methods in another order", "nothing ran"],
+)
+def test_what_tells_nothing_of_methods_changes_no_verdict(same):
+    assert told(same) == told(groups())
+    assert told(same)[:2] == ("pays", "two")
+
+
+def test_names_change_no_verdict():
+    one, other = told(groups()), told(groups(two=group("a", SCORES["two"])))
+    assert (one[0], one[2], other[1]) == (other[0], other[2], "a")
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.3, 3.0])
+def test_a_method_that_equals_its_rival_never_pays(spread):
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        scores = 70 + spread * rng.normal(size=5)
+        equal = {name: group(name, scores) for name in ("one", "two")}
+        found = judged(groups(plain=group("plain", SCORES["plain"], scores), **equal))
+        assert found.word != "pays"
+
+
+@pytest.mark.parametrize(
+    "fallen",
+    [
+        group("two", [66.0, math.nan, 66.1, 66.2, 66.1]),
+        group("two", [66.0, math.inf, 66.1, 66.2, 66.1]),
+        group("two", SCORES["two"], diverged={0: 7}),
+        group("two", [66.0, 40.0, 66.1, 66.2, 66.1]),
+    ],
+    ids=["no score", "no number", "diverged", "far below"],
+)
+def test_a_run_that_failed_counts_as_collapsed_however_it_did(fallen):
+    found = judged(groups(two=fallen, one=group("one", SCORES["one"] - 10)))
+    assert (found.word, found.group.label) == ("undecided", "two")
+    assert found.collapsed == {"two": (1, 5)}
+
+
+def test_a_rival_that_collapsed_once_must_be_beaten_and_one_that_mostly_does_is_none():
+    """Three seeds: one collapse leaves two, which tell nothing."""
+    three = {name: group(name, scores[:3], seeds=(0, 1, 2)) for name, scores in SCORES.items()}
+    for released, word in (
+        ([62.0, 62.1, 62.2], "pays"),
+        ([62.0, 62.1, 40.0], "undecided"),
+        ([65.0, 30.0, 40.0], "pays"),
+    ):
+        plain = group("plain", SCORES["plain"][:3], released, (0, 1, 2))
+        assert judged(list((three | {"plain": plain}).values())).word == word
+
+
+def test_methods_that_diverge_at_every_seed_leave_the_word_to_the_others():
+    lost = group("one", SCORES["one"], diverged=dict.fromkeys(SEEDS, 1))
+    worse = group("two", SCORES["two"] - 10)
+    assert judged(groups(one=lost, two=worse)).word == "does not pay"
+
+
+def test_one_seed_decides_nothing():
+    single = [group(name, scores[:1] + 20, seeds=(0,)) for name, scores in SCORES.items()]
+    assert judged(single).word == "undecided"
