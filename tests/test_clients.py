@@ -316,9 +316,9 @@ def test_clients_of_whom_nobody_has_examples_send_zeros_and_are_tested(method, b
     assert all(value.isfinite().all() for value in done.params.values())
     for row in evaluation.accuracies(world, done):
         assert row["train_size"] == 0
-        assert np.isfinite(
-            [row["personal_own"], row["personal_common"], row["global_own"], row["global_common"]]
-        ).all()
+        # Who has no training rows counts as a new client.
+        assert np.isnan([row["personal_own"], row["personal_common"], row["global_own"]]).all()
+        assert np.isfinite([row["personal_new"], row["global_new"], row["global_common"]]).all()
 
 
 @pytest.mark.slow

@@ -328,7 +328,7 @@ def test_the_ledgers_page_counts_it_by_itself_and_colours_the_word(frame):
         in (said["compared"])
     )
     assert said["unreviewed ε"].startswith(
-        f"only if this code keeps the rules: method {FILE}:easgd: asked"
+        f"holds only if this code keeps the rules: method {FILE}:easgd"
     )
     assert not any("easgd" in text for term, text in said.items() if term != "unreviewed ε")
     page = ledger_page.page(frame, none, ROOT / "workflow/report/ledger.html")

@@ -20,5 +20,5 @@ rule data:
             "--dataset {wildcards.dataset} {params.source:q} --downloads DATA/downloads --target {output:q}",
             measured="{wildcards.dataset}",
         )
-        # What was understood: rows, users, classes, kind.
-        + " && tail -n 1 {log}"
+        # What was understood, rows, users, classes and kind, and what is wrong with it.
+        + " && sed -n '/^{wildcards.dataset}: /,$p' {log}"
