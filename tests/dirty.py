@@ -259,6 +259,10 @@ FRAMES: Mapping[str, Case] = {
     "standardised": Case("every feature has mean 0", standardised, {"features": ["age", "dose"]}),
     "test rows of training": Case("the test rows are the training", lambda t: (t, t)),
     "copies on both sides": Case("test rows are copies of training rows of their person", copied),
+    "copies under other ids": Case(
+        "copies of training rows of other people",
+        lambda t: (t, t.assign(person=np.roll(t["person"], ROWS))),
+    ),
     "ids that are declared exact": Case(
         "as they are written", id_of("Ann", "ann"), {"ids": "exact"}, TABLES
     ),
@@ -308,7 +312,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "all lines longer": ("line 2; got '4 values'", HEAD + BODY.replace("\n", ",9\n")),
     "a stray quote": ("got 'no.{1,2}b", HEAD + 'a,1,"no\nb,2,yes\nc,3,no"\n' + BODY),
     "a quote in a column that is left out": (
-        "line 2: a value holds 2 lines",
+        "a value holds several lines",
         'person,age,y,note\na,1,no,"ill\nb,2,yes,well"\n' + BODY.replace("\n", ",fine\n"),
     ),
     "an open quote": ("EOF inside string", HEAD + BODY + 'a,1,"no\n'),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import types
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -120,6 +121,26 @@ def test_a_damaged_text_is_never_taken_without_a_word(name, ending):
     words, text = dirty.TEXTS[name]
     Path(f"mine.{ending}").write_text(text if ending == "csv" else text.replace(",", "\t"))
     assert re.search(words, said(TEXT | {"file": f"mine.{ending}"})[0])
+
+
+def test_a_warning_that_a_certificate_quotes_has_no_count():
+    _, text = dirty.TEXTS["a quote in a column that is left out"]
+    Path("mine.csv").write_text(text)
+    warned, lines = said(TEXT | {"file": "mine.csv"})
+    assert warned
+    assert not re.search(r"\d", warned)
+    assert "left out note; left out line 2 holds 2 lines" in lines
+    with contract.collected() as found:
+        warnings.warn("columns of 3 kinds", UserWarning, stacklevel=1)
+    assert found == ["columns of ... kinds"]
+
+
+def test_labels_that_only_test_rows_have_are_counted():
+    train, test = dirty.sides(dirty.clean())
+    train.assign(y="no").to_csv("train.csv", index=False)
+    test.to_csv("test.csv", index=False)
+    block = dirty.LAYOUT | {"file": "train.csv", "test": "test.csv"}
+    assert "1 labels have test rows only" in said(block)[1]
 
 
 @pytest.mark.parametrize("name", dirty.CLEAN_TEXTS)

@@ -276,7 +276,7 @@ def test_what_a_table_or_its_model_cannot_do_is_one_short_line(case, result):
     assert len(str(caught.value)) < 500
 
 
-def test_a_feature_that_is_the_label_and_tests_that_are_training_rows_are_told(result):
+def test_a_feature_that_is_the_label_and_tests_that_are_training_rows_are_told(result, tmp_path):
     with pytest.warns(RowsWarning, match="the label follows from copy alone"):
         pflpipe.clients_of(hospital().assign(copy=lambda rows: rows["y"] == "ill"), **LAYOUT)
     with warnings.catch_warnings():
@@ -287,6 +287,8 @@ def test_a_feature_that_is_the_label_and_tests_that_are_training_rows_are_told(r
         "fedavg", clients, tests=clients, model="linear", training=FEW, device="cpu"
     )
     assert "warning: the test rows are the training rows" in repr(found)
+    found.save(tmp_path)
+    assert pflpipe.load(tmp_path).ledger.warnings == found.contract.warnings
 
 
 INAPPLICABLE = {"check_estimators_pickle": "a model is kept by save and load, without pickle"}

@@ -113,7 +113,11 @@ def collected() -> Iterator[list[str]]:
         for category in _OF_PROGRAMS:
             warnings.simplefilter("ignore", category)
         yield found
-    found += dict.fromkeys(" ".join(str(item.message).split()) for item in caught)
+    for item in caught:
+        said = " ".join(str(item.message).split())
+        # Of a library: its numbers are those of some rows, and certificates quote it.
+        said = said if issubclass(item.category, RowsWarning) else re.sub(r"\d+", "...", said)
+        found += [said] * (said not in found)
 
 
 def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarray]:
@@ -368,12 +372,23 @@ def _check_sides(
         warned.append("the test rows are the training rows: no accuracy is one of new rows")
     elif copies > _COPIES * len(tested) and copies > 5 * _by_chance(train, test, columns):
         warned.append(f"test rows are copies of training rows{whose}: leave out copies")
+    elif _are_copies(*np.split(keys, [len(trained)])):
+        warned.append("most test rows are copies of training rows of other people")
+    if train[1].dtype.kind in "iu" and (only := len(np.setdiff1d(test[1], train[1]))):
+        lines.append(f"{only:,} labels have test rows only")
     if users is not None:
         twins = _twins(keys, people)
         first = np.unique(people, return_index=True)[1]
         names = [" and ".join(str(users[first[person]]) for person in group) for group in twins]
         lines += [f"people with the same rows: {', '.join(names[:_SHOWN])}"] * bool(twins)
         warned += ["some people have exactly the rows of another, and may be one"] * bool(twins)
+
+
+def _are_copies(train: np.ndarray, test: np.ndarray) -> bool:
+    """Return whether most test rows are training rows, though hardly any training row is another,
+    so that they are none by chance."""
+    is_once = len(np.unique(train)) > (1 - _COPIES) * len(train)
+    return is_once and 2 * int(np.isin(test, train).sum()) > len(test)
 
 
 def _twins(keys: np.ndarray, people: np.ndarray) -> list[list[int]]:

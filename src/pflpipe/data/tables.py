@@ -26,6 +26,7 @@ def read(path: Path, **layout: Any) -> Part:
         DataError: as ``arrays``; or the file cannot be read, is too large, or needs pyarrow.
     """
     limits.check(path.stat().st_size, str(path))
+    swallowed = ""
     form: Any = {"dtype": str, "keep_default_na": False, "index_col": False}
     try:
         if path.suffix.lower() == ".parquet":
@@ -34,7 +35,7 @@ def read(path: Path, **layout: Any) -> Part:
             # Numbers would make one user of 007 and 7.
             separator = "\t" if path.suffix.lower() == ".tsv" else ","
             form |= {"encoding": "utf-8-sig", "skipinitialspace": True}
-            _check_lines(path, separator, layout.get("text"))
+            swallowed = _check_lines(path, separator, layout.get("text"))
             with warnings.catch_warnings():
                 # Of longer lines, which have only empty values more.
                 warnings.simplefilter("ignore", pd.errors.ParserWarning)
@@ -46,7 +47,8 @@ def read(path: Path, **layout: Any) -> Part:
         do = "save it as UTF-8" if isinstance(error, UnicodeError) else do
         raise DataError(f"{path} cannot be read", got=guard.described(error), do=do) from None
     with located(str(path)):
-        return arrays(table, **layout)
+        part = arrays(table, **layout)
+    return part._replace(note=part.note + swallowed)
 
 
 def frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame:
@@ -80,9 +82,11 @@ def frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame
     return found
 
 
-def _check_lines(path: Path, separator: str, text: str | None) -> None:
+def _check_lines(path: Path, separator: str, text: str | None) -> str:
     """Raise DataError if a name stands twice in the first line, or a line is longer than it; warn
-    of a value that holds other lines. pandas would rename the one and cut or take the others."""
+    of a value that holds other lines, and return where. pandas would rename the one and cut or take
+    the others."""
+    swallowed = []
     csv.field_size_limit(2**31 - 1)  # texts may be long; pandas has no limit
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.reader(file, delimiter=separator, skipinitialspace=True)
@@ -103,8 +107,10 @@ def _check_lines(path: Path, separator: str, text: str | None) -> None:
             for value in row if "\n" in joined else ():
                 within, most = value.count("\n"), value.count(separator)
                 if within and most >= within * (width - 1) and (width > 2 or text is None):
-                    said = f"{where}: a value holds {within + 1} lines, as after a stray quote"
+                    said = f"{path}: a value holds several lines, as after a stray quote"
                     warnings.warn(f"{said}: their rows are missing", RowsWarning, stacklevel=2)
+                    swallowed.append(f"{where.rpartition(': ')[2]} holds {within + 1} lines")
+    return columns.LEFT_OUT + swallowed[0] if swallowed else ""
 
 
 def _require_once(names: Iterable[str]) -> None:

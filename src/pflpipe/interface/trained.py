@@ -299,8 +299,9 @@ class Result(Trained):
         """Write the model for ``pflpipe.load``, without pickle.
 
         ``model.safetensors`` has the released parameters in float32 under their names, in a network
-        of a file under those of its ``state_dict``; ``model.json`` has the claim. The ledger covers
-        these two files. It does not cover ``diagnostics.json`` (``clients``, ``new_clients``).
+        of a file under those of its ``state_dict``; ``model.json`` has the claim, with the warnings
+        of the contract. The ledger covers these two files. It does not cover ``diagnostics.json``
+        (``clients``, ``new_clients``).
 
         Args:
             folder: made if it is missing; an earlier model in it is replaced.
@@ -348,9 +349,11 @@ class Result(Trained):
         }
         write_json(folder / _DIAGNOSTICS, diagnostics)
         mean, deviation = (tuple(map(float, values)) for values in self.scale)
+        found = (*self.contract.warnings, *self.ledger.warnings)
+        entry = dataclasses.replace(self.ledger, warnings=found)
         about = _About(
             *(model, self.example, classes, mean, deviation, self.has_global_model),
-            *(self.ledger, digest, self.metric, self.encoder),
+            *(entry, digest, self.metric, self.encoder),
         )
         write_json(folder / _ABOUT, json_records.to_json(about))
 
