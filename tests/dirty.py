@@ -215,6 +215,12 @@ FRAMES: Mapping[str, Case] = {
         {},
         TABLES,
     ),
+    "addresses": Case(
+        "write texts: {ip: 64}",
+        column("ip", lambda t: [f"10.0.{a}.7" for a in t["age"]]),
+        {},
+        TABLES,
+    ),
     "a very long label": Case(r"classes; got 'z{40}\.\.\. in 1", cell("y", "z" * 5000), {}, TABLES),
     "a very long number": Case(
         r"got 'z{40}\.\.\. in 1", cell("age", "z" * 5000), {}, ("csv", "tsv", "frame")
@@ -325,6 +331,7 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     "names alone": ("0 rows with 1 features", HEAD),
     "nothing": ("EmptyDataError", ""),
     "a short line": ("column 'y'; got 'no value", HEAD + BODY + "a,30\n"),
+    "a long name twice": (r"have the name 'h{40}\.\.\.'", f"{'h' * 3000},{'h' * 3000}\n1,2\n"),
     "a byte of zero": ("line 2; got 'bytes of zero'", HEAD + "Ann,3\0,no\n" + BODY),
     "a line of Excel": ("the separator of line 1; got 'sep=;'", "sep=;\n" + HEAD + BODY),
     "a second line of names": ("column 'age'; got 'Years in 1", HEAD + "Who,Years,no\n" + BODY),

@@ -45,7 +45,7 @@ LEFT_OUT = "; left out "
 """In the line about a table, before the columns that are no features."""
 _MOST_SHOWN = 10
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
-_WRITTEN = re.compile(r"[-+\u2212]?[\d.,' \u00a0]*\d[\d.,]*\s?%?")
+_WRITTEN = re.compile(r"[-+\u2212]?(\d+|\d{1,3}([.,' \u00a0]\d{3})+)([.,]\d+)?\s?%?")
 """A number with a decimal comma, signs between thousands, or a percent sign."""
 _NESTED = (dict, list, tuple, set, bytes, np.ndarray)
 

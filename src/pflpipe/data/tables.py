@@ -116,7 +116,8 @@ def _check_lines(path: Path, separator: str, text: str | None) -> str:
 def _require_once(names: Iterable[str]) -> None:
     for name, count in Counter(names).items():
         do = "give each column a name of its own"
-        DataError.unless(count == 1, f"{count} columns have the name {name!r}", do=do)
+        what = f"{count} columns have the name {vocabulary.short(name)!r}"
+        DataError.unless(count == 1, what, do=do)
 
 
 def arrays(
