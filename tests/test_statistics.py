@@ -96,11 +96,10 @@ def plainly(
     apart = values[:, ours] - values[:, theirs]
     own, known = apart.var(ddof=1), seeds - 1
     luck = max(own, (prior * pool + known * own) / (prior + known)) / seeds
-    total = luck + people
-    freedom = (prior + known) * (total / luck) ** 2
     level = 1 - (1 - 0.95 ** (1 / compared)) / 2
     mean = float(apart.mean())
-    reach = stats.t.ppf(level, freedom) * math.sqrt(total)
+    luck *= stats.t.ppf(level, prior + known) ** 2
+    reach = math.sqrt(luck + stats.norm.ppf(level) ** 2 * people)
     return [mean, mean - reach, mean + reach]
 
 

@@ -165,14 +165,16 @@ class Model:
         prior = min(PRIOR, degrees / PART) if (self._seeds > 1).sum() > 2 else 0.0
         freedom = prior + seeds - 1
         luck = max(own, (prior * 2 * pool + (seeds - 1) * own) / freedom) / seeds
-        total = luck + (self.people(ours, theirs) if self.people else 0.0)
-        if total < 10.0 ** (-2 * _DIGITS):
+        people = self.people(ours, theirs) if self.people else 0.0
+        if luck + people < 10.0 ** (-2 * _DIGITS):
             return Difference(mean, mean, mean, seeds)
-        # The people are many, so their part has no degrees of freedom of its own.
-        freedom = freedom * (total / luck) ** 2 if luck else math.inf
         level = 1 - (1 - (1 - ALPHA) ** (1 / max(compared, 1))) / 2
         # special.stdtrit and not stats.t.ppf, which costs a hundred times as much per call.
-        reach = float(special.stdtrit(min(freedom, 1e9), level)) * math.sqrt(total)
+        quantile = float(special.stdtrit(freedom, level))
+        # The people are many, so their part has the quantile of a normal distribution.
+        reach = math.hypot(
+            quantile * math.sqrt(luck), float(special.ndtri(level)) * math.sqrt(people)
+        )
         return Difference(mean, mean - reach, mean + reach, seeds)
 
 
