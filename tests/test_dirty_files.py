@@ -250,13 +250,27 @@ def test_a_table_in_another_encoding_is_saved_as_utf_8(encoding):
     assert "save it as UTF-8" in said(TEXT | {"file": "mine.csv"})[0]
 
 
+TFF = {"file": "mine.h5", "example": "x", "label": "y", "classes": 3}
+
+
+def test_labels_of_a_client_of_tff_are_as_many_as_its_examples_and_are_utf_8():
+    with h5py.File("mine.h5", "w") as file:
+        for user, examples, labels in (("a", 4, 9), ("b", 9, 4)):
+            file[f"examples/{user}/x"] = np.zeros((examples, 3))
+            file[f"examples/{user}/y"] = np.arange(labels) % 3
+    assert "a has 4 x and 9 y" in said(TFF)[0]
+    with h5py.File("mine.h5", "w") as file:
+        file["examples/a/x"], file["examples/a/y"] = np.zeros((3, 3)), [b"\xe9", b"a", b"b"]
+    assert "UnicodeDecodeError" in said(TFF)[0]
+
+
 def tff(users: list[str]) -> str:
     rng = np.random.default_rng(0)
     with h5py.File("mine.h5", "w") as file:
         for user in users:
             file[f"examples/{user}/x"] = rng.normal(size=(9, 3)).astype(np.float32)
             file[f"examples/{user}/y"] = np.arange(9) % 3
-    return said({"file": "mine.h5", "example": "x", "label": "y", "classes": 3})[0]
+    return said(TFF)[0]
 
 
 def function(users: list[str]) -> str:

@@ -318,5 +318,9 @@ def test_the_classifier_learns_from_a_table_of_people_in_private():
     assert learner.result_.ledger.claim == "certified"
     assert len(learner.result_.names) == PATIENTS
     assert learner.score(table[["age", "sex"]], table["y"]) > 0.8
+    with pytest.raises(ConfigError, match="y; got 'no label in some rows'"):
+        learner.fit(table[names], table["y"].replace("ill", None))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        learner.fit(table[names], table["y"][:5])
     with pytest.raises(ConfigError, match=r"y; got \['dead'\]; expected one of"):
         learner.fit(table[names], table["y"].replace("ill", "dead"))

@@ -60,7 +60,11 @@ def read(
                     raise ValueError(f"{keys[0]} holds {given.dtype}, no {what}")
                 with located(f"{path}: examples/{user}"):
                     found.append(stored(given))
-                labelled += [client[key][()] for key in keys[1:]]
+                for key in keys[1:]:
+                    labelled.append(client[key][()])
+                    counts = len(given), len(labelled[-1])
+                    if counts[0] != counts[1]:  # those of others would take their place
+                        raise ValueError(f"{user} has {counts[0]} {keys[0]} and {counts[1]} {key}")
             users = list(clients)
         examples = np.concatenate(found)
     except DataError:
@@ -76,7 +80,7 @@ def read(
         labels = None
         if label:
             words = np.concatenate(labelled)
-            words = words.astype(str) if words.dtype.kind != "O" else _decoded(words)
+            words = _decoded(words) if words.dtype.kind in "OS" else words.astype(str)
             labels = vocabulary.number(words, classes, "classes")
         if text:
             layout = texts.Tokens(**tokens)
@@ -89,4 +93,7 @@ def read(
 
 
 def _decoded(words: np.ndarray) -> np.ndarray:
-    return np.array([word.decode() for word in words])
+    try:
+        return np.array([word.decode() for word in words])
+    except UnicodeDecodeError as error:
+        raise DataError("text", got=guard.described(error), expected="UTF-8") from None

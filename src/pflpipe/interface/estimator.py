@@ -9,7 +9,12 @@ import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from pflpipe.cells import Model, Privacy, Training
 from pflpipe.errors import ConfigError
@@ -106,7 +111,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _table(self, X: Any, *y: Any) -> tuple[pd.DataFrame, Any]:
         """Return checked rows as a table, and their labels, if these are given."""
         if self.user is not None or self.columns:  # words are checked where they are declared
-            return pd.DataFrame(X), np.asarray(y[0]) if y else None
+            table = pd.DataFrame(X)
+            if not y:
+                return table, None
+            labels = column_or_1d(y[0])
+            check_consistent_length(table, labels)
+            fits, expected = not pd.isna(labels).any(), "a label for each row"
+            ConfigError.unless(fits, "y", "no label in some rows", expected)
+            return table, labels
         given = dict(zip("y", y, strict=False))
         found = validate_data(self, X, **given, reset=bool(given))
         rows, labels = found if given else (found, None)
