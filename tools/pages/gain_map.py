@@ -51,7 +51,8 @@ def matrix(found: Sequence[Panel]) -> str:
         cells = (_short(verdicts[budget]) if budget in verdicts else "–" for budget in budgets)
         rows.append(tuple(map(Entry, (f"{panel.people:,}", str(panel.rows), *cells))))
     header = ("people", "rows", *budgets)
-    return markdown(Table(found[0].study.name, _LEGEND, (), header, (tuple(rows),), 5)).strip()
+    table = Table(found[0].study.name, _LEGEND, (), header, (tuple(rows),), len(header))
+    return markdown(table).strip()
 
 
 def _short(verdict: Verdict) -> str:

@@ -110,7 +110,8 @@ def _studies(found: dict[str, Panel]) -> Iterator[str]:
         "those that pay where some do), beside the strongest rival of each kind."
     )
     name = "does personalization pay?"
-    yield markdown(Table(name, caption, (), header, rows, labels=1)).strip()
+    # Columns of numbers do not wrap, and twelve of them would be wider than a desk.
+    yield markdown(Table(name, caption, (), header, rows, labels=len(header))).strip()
 
 
 def _verdicts(name: str, panel: Panel) -> Iterator[tuple[Entry, ...]]:

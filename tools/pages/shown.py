@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -9,14 +10,20 @@ import pandas as pd
 
 from pflpipe.report.render_table import Entry, Table, markdown
 
-PARTS = {
+PARTS: Mapping[str, tuple[str, ...]] = {
     "accuracy": ("method", "claim", "ε (central)", "personal own", "rank", "to *", "global *", "n"),
     "who gains": ("method", "budget", "above", "below", "net", "worst tenth", "new", "new, *"),
-    "by size and skew": ("method", "budget", "examples, *", "classes, *"),
+    "by size": ("method", "budget", "examples, *"),
+    "by skew": ("method", "budget", "classes, *"),
     "cost": ("method", "budget", "MB, *", "s, *", "rounds, *"),
 }
 """Columns of the tables of a study; docs/results.md explains them."""
-AUDITS = {
+ACROSS: Mapping[str, tuple[str, ...]] = {
+    "people": ("rival", "method", "budget", "people_*"),
+    "dealt clients": ("rival", "method", "budget", "fashion_*", "cifar10_*"),
+}
+"""Those of the differences in all studies."""
+AUDITS: Mapping[str, tuple[str, ...]] = {
     "results": ("program", "version", "mechanism", "claim", "verdict", "sentence"),
     "claims": ("program", "mechanism", "source", "said", "situation", "notes"),
     "figures": (*("program", "mechanism", "epsilon_*", "sensitivity", "noise", "detects*"),),
@@ -25,12 +32,15 @@ AUDITS = {
 
 
 def tables(file: Path) -> str:
-    """Return the tables of a file as Markdown: those of ``PARTS`` for a study, else one table."""
+    """Return the tables of a file as Markdown: parts of its columns, or one table."""
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)
     if "best" in frame:
         marked = frame["claim"].isin(("nominal", "unreviewed"))
         frame.loc[marked, "budget"] += " (" + frame["claim"] + ")"
-    parts = PARTS if "best" in frame else AUDITS if "sentence" in frame else {"all": ("*",)}
+    parts: Mapping[str, tuple[str, ...]] = {"all": ("*",)}
+    for column, known in {"best": PARTS, "rival": ACROSS, "sentence": AUDITS}.items():
+        if column in frame:
+            parts = known
     found = []
     for name, patterns in parts.items():
         columns = [one for one in map(str, frame) if any(fnmatch(one, each) for each in patterns)]
@@ -42,7 +52,8 @@ def tables(file: Path) -> str:
                 )
                 for row in frame.to_dict("records")
             )
-            words = {"accuracy": 3, "all": 3, "results": 6, "claims": 6}
+            # Columns of numbers do not wrap.
+            words = {"accuracy": 3, "all": len(columns), "results": 6, "claims": 6}
             table = Table(
                 f"{file.parent.name}, {name}", "", (), tuple(columns), (rows,), words.get(name, 2)
             )
