@@ -236,7 +236,7 @@ REFUSED = {
         )
         for key, value, words in (
             ("classes", 2.0, "classes; got 2.0"),
-            ("classes", {"well", "ill"}, "classes; got "),
+            ("classes", {"well"}, "classes; got "),
             ("features", "age", "features; got 'age'; expected a list"),
             ("ranges", {"age": [0]}, "ranges.age"),
             ("ranges", {"age": [0, "9"]}, "ranges.age.1.; got '9'; expected a number"),
