@@ -104,8 +104,9 @@ def test_a_plan_that_cannot_be_names_its_file():
 def test_training_reads_the_plan_of_a_file_whatever_its_ledger_says(tmp_path):
     write_json(tmp_path / "a.json", {"plan": dataclasses.asdict(PLAN), "ledger": "of tomorrow"})
     assert plans.read(tmp_path / "a.json") == PLAN
-    for content in ({}, [], {"plan": {"rounds": 3}}):
+    other = {"plan": {"rounds": 3}}
+    for content, words in (({}, ": plan"), (other, ": plan"), ([], " cannot be read; got 'list'")):
         write_json(tmp_path / "a.json", content)
-        with pytest.raises(PflpipeError, match=r"a\.json: plan") as caught:
+        with pytest.raises(PflpipeError, match=rf"a\.json{words}") as caught:
             plans.read(tmp_path / "a.json")
         assert "\n" not in str(caught.value)
