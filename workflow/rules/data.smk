@@ -21,4 +21,4 @@ rule data:
             measured="{wildcards.dataset}",
         )
         # What was understood, rows, users, classes and kind, and what is wrong with it.
-        + " && sed -n '/^{wildcards.dataset}: /,$p' {log}"
+        + " && grep -e '^{wildcards.dataset}: ' -e '^warning: ' {log}"
