@@ -85,7 +85,7 @@ def sides(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return table[~is_test], table[is_test]
 
 
-def test_ids(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+def respelled(table: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     train, test = sides(table)
     return train, test.assign(person=test["person"].replace({"7": "7.0", "12": "12.0"}))
 
@@ -172,7 +172,7 @@ FRAMES: Mapping[str, Case] = {
     "quotes": Case(SPELLING, id_of("Ann", "'Ann'")),
     "a date with midnight": Case("6 in several spellings", dates),
     "test ids without zeros": Case("2 in several spellings", zeros),
-    "test ids with a point": Case("2 in several spellings", test_ids),
+    "test ids with a point": Case("2 in several spellings", respelled),
     **{
         f"nobody: {word}": Case(NOBODY, id_of("Ann", word))
         for word in (

@@ -90,12 +90,15 @@ def written(cell, folder, name, file):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("declared", [True, False])
-def test_plan_script_reads_from_the_data_whether_their_classes_are_declared(declared, tmp_path):
+def test_plan_script_reads_from_the_data_whether_classes_are_declared_and_what_is_warned_of(
+    declared, tmp_path
+):
     arrays = {"train_images": np.zeros((60, 4, 4), np.uint8), "train_labels": np.arange(60) % 3}
     np.savez(tmp_path / "own.npz", **arrays, **({"classes": np.int64(3)} if declared else {}))
     prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "mine.npz")
     warnings = written(OWN_DATA, tmp_path, "data", "mine.npz")["ledger"]["warnings"]
     assert (CLASSES_FOUND in warnings[:1]) != declared
+    assert "test rows are copies of training rows: leave out copies" in warnings
 
 
 @pytest.mark.parametrize(

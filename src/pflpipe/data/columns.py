@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from pflpipe.data import limits, vocabulary
-from pflpipe.data.contract import RowsWarning
+from pflpipe.data.contract import NO_VALUE, RowsWarning
 from pflpipe.data.texts import Tokens
 from pflpipe.errors import DataError, Problems, nearest
 
@@ -33,7 +33,7 @@ PARTS = {
     "minute": (0, 59),
 }
 """Part of a date -> its range; that of a year is declared."""
-_NOTHING = ("", "#n/a", "-", "?", "<na>", "n/a", "na", "nan", "nat", "none", "null")
+_NOTHING = ("", "#n/a", "-", "?", "<na>", *NO_VALUE)
 """What files have in place of a missing value, in small letters, unless it is a declared word."""
 NAMELESS = "Unnamed: "
 """Beginning of the name that pandas gives to a column without one, as that of an index."""
@@ -134,8 +134,7 @@ class Layout:
         """Return the names of the columns that become features."""
         both = bool(self.features and self.exclude)
         DataError.unless(not both, "features and exclude", expected="one of them")
-        named = [name for name in table.columns if not name.startswith(NAMELESS)]
-        taken = self.features or [name for name in named if name not in (*own, *self.exclude)]
+        taken = self.features or of_features(table, (*own, *self.exclude))
         fits, got = bool(len(table) and taken), f"{len(table)} rows with {len(taken)} features"
         DataError.unless(fits, "the table", got, "a line with the names, then rows")
         rules = self.missing if isinstance(self.missing, Mapping) else {}
@@ -235,6 +234,12 @@ class Layout:
             values[absent] = 0
         fitted = rule if rule in FITTED else ""
         return _Feature(values, ranged(name, scale), fitted, {name: values[:, 0]})
+
+
+def of_features(table: pd.DataFrame, others: Sequence[str | None]) -> list[str]:
+    """Return the columns that become features by default: those with a name but ``others``."""
+    named = (name for name in table.columns if not name.startswith(NAMELESS))
+    return [name for name in named if name not in others]
 
 
 def fill(arrays: MutableMapping[str, Any], fitted: Sequence[Fitted]) -> None:

@@ -22,10 +22,12 @@ import numpy as np
 from pflpipe.errors import DataError
 
 EXACT, MERGE = "exact", "merge"
+NO_VALUE = ("n/a", "na", "nan", "nat", "none", "null")
+"""Words that programs write for a missing value, in small letters."""
 _SIGNS = r"[!-/:-@\[-`{-~]*"
 _NOBODY = re.compile(
     rf"{_SIGNS}"
-    rf"|{_SIGNS}(n[/.]?a|nan|nat|none|null|unknown|missing|undefined|anonymous|inf){_SIGNS}"
+    rf"|{_SIGNS}({'|'.join(NO_VALUE)}|n\.a|unknown|missing|undefined|anonymous|inf){_SIGNS}"
     r"|-(1|9+)"  # pandas.factorize; SPSS
     r"|#[a-z/0]+[!?]"  # an error of Excel
     r"|-?\d(\.\d+)?e\+\d+"  # a number that a program has rounded

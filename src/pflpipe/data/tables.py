@@ -107,7 +107,7 @@ def _check_lines(path: Path, separator: str, text: str | None) -> str:
             for value in row if "\n" in joined else ():
                 within, most = value.count("\n"), value.count(separator)
                 if within and most >= within * (width - 1) and (width > 2 or text is None):
-                    said = f"{path}: a value holds several lines, as after a stray quote"
+                    said = "a value holds several lines, as after a stray quote"
                     warnings.warn(f"{said}: their rows are missing", RowsWarning, stacklevel=2)
                     swallowed.append(f"{where.rpartition(': ')[2]} holds {within + 1} lines")
     return columns.LEFT_OUT + swallowed[0] if swallowed else ""

@@ -200,12 +200,7 @@ def _encoder(
         kept["vocabulary"] = tokens.declared()
         labels = labels if label or target else tokens.names
     elif not kept.get("features"):
-        own = (user, label, target, *exclude)
-        kept["features"] = [
-            name
-            for name in frame.columns
-            if name not in own and not name.startswith(columns.NAMELESS)
-        ]
+        kept["features"] = columns.of_features(frame, (user, label, target, *exclude))
     if declared := kept.get("vocabularies"):
         named = kept["features"]
         kept["vocabularies"] = {name: declared[name] for name in declared if name in named}
