@@ -256,7 +256,7 @@ def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
             yield place
 
 
-@planted_edits(max_examples=60)
+@planted_edits(max_examples=120)
 @given(data=st.data())
 def test_a_number_that_the_rest_contradicts_is_rejected_by_the_file_alone(results, data):
     content = content_of(results)

@@ -278,6 +278,13 @@ def test_every_coordinate_of_every_message_has_the_noise_of_its_departures(names
             assert np.abs(correlation - np.eye(len(correlation))).max() < 5.5 / math.sqrt(repeats)
 
 
+def test_the_share_of_the_noise_by_numbers():
+    for name in sorted(OF_MESSAGES - {"noise_not_divided"}):
+        share = module.message_share(PLAN, frozenset({name}))
+        assert share == pytest.approx(1 / math.sqrt(3))  # 1 / sqrt(q M)
+    assert module.message_share(PLAN, frozenset({"data_size_weights", "noise_not_divided"})) == 1
+
+
 @each_set
 def test_repeats_are_separate_releases(names):
     sent = uploads(names, lead=(2, 3))
@@ -368,6 +375,32 @@ def test_side_entries_are_those_that_the_departures_read(names, change, words):
     with pytest.raises(PrivacyError, match=words) as caught:
         release(generator(), Uploads(sent.update, extras), everybody(), PLAN, departures=names)
     assert "\n" not in str(caught.value)
+
+
+@each_set
+def test_the_sum_is_the_weighted_average_of_the_messages(names):
+    sent, present = uploads(names), torch.tensor([True, False, True, True, True, True])
+    released = release(generator(), sent, present, PLAN, departures=names)
+    share = module.weights(sent.extras, present, PLAN, frozenset(names))
+    assert share.shape == (6,)
+    assert share[1] == 0
+    for name, messages in released.messages.items():
+        average = torch.einsum("m,m...->...", share, messages)
+        if "divide_by_counts" in names:
+            held = torch.einsum("m,m...->...", share, sent.extras[f"mask.{name}"].double())
+            average = torch.where(held > 0, average / held, 0)
+        torch.testing.assert_close(released.sum[name], average, rtol=1e-12, atol=1e-15)
+    assert bool(released.messages) == bool(OF_MESSAGES & set(names))
+
+
+def test_equal_sizes_at_full_participation_are_plain_messages_of_everybody():
+    names = ("noise_per_participant",)
+    sent, plan = uploads(names), dataclasses.replace(PLAN, sample_rate=1.0)
+    weighted = Uploads(sent.update, {"size": torch.full((6,), 17)})
+    left = release(generator(), sent, everybody(), plan, departures=names)
+    right = release(generator(), weighted, everybody(), plan, departures=("data_size_weights",))
+    for name in SHAPES:
+        torch.testing.assert_close(left.sum[name], right.sum[name], rtol=1e-12, atol=1e-15)
 
 
 def test_every_departure_has_a_meaning_in_one_line():

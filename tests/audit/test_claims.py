@@ -45,14 +45,14 @@ def of_weighted_mean(messages, weights, rng):
     return average + noise(rng, messages) / len(messages)
 
 
-def audited(release, seconds=0.5, **claim):
+def audited(release, seconds=2.0, **claim):
     fields = {"clients": 10, "noise_multiplier": 1.0, "delta": 1e-5} | claim
     return pflpipe.audit(release, pflpipe.Claim(**fields), seconds=seconds)
 
 
 @pytest.mark.slow
 def test_noise_of_the_uniform_mean_on_a_weighted_one_is_measured_and_said_in_a_sentence():
-    found = audited(of_weighted_mean, seconds=2.0)
+    found = audited(of_weighted_mean)
     assert re.fullmatch(
         r"one client moves the result by \.91 where the noise covers \.(10|099): the true "
         r"multiplier is \.11, epsilon (79|80) and not 4\.4 \(one round, delta 1e-5\)",
@@ -67,7 +67,7 @@ def test_noise_of_the_uniform_mean_on_a_weighted_one_is_measured_and_said_in_a_s
 
 @pytest.mark.slow
 def test_a_sound_release_is_kept_and_its_row_has_the_columns_of_the_table_of_audits():
-    found = audited(sound, seconds=2.0)
+    found = audited(sound)
     assert found.verdict == "kept"
     assert found.row.keys() | {"method", "profile", "departures"} == set(COLUMNS)
     assert found.row["noise"] == pytest.approx(1, abs=0.01)
@@ -90,8 +90,8 @@ def test_a_long_result_is_seen_where_its_noise_is_least():
         drawn[-3] /= 10
         return (clipped(messages).sum(axis=0) + drawn) / 10
 
-    assert audited(sound, dimension=300).verdict == "kept"
-    found = audited(forgets, dimension=300)
+    assert audited(sound, seconds=0.5, dimension=300).verdict == "kept"
+    found = audited(forgets, seconds=0.5, dimension=300)
     assert found.verdict == "refuted"
 
 
@@ -119,7 +119,7 @@ class Remembering:
 
 @pytest.mark.slow
 def test_a_release_with_a_state_is_begun_in_every_run_and_attacked_over_its_rounds():
-    fading = audited(Fading, seconds=2.0, rounds=6)
+    fading = audited(Fading, rounds=6)
     assert (fading.row["flagged_coupled"], fading.verdict) == (False, "refuted"), fading
     assert "recognises runs" in fading.sentence
     shared = audited(Remembering, rounds=3)
@@ -148,8 +148,8 @@ class Halving:
 
 @pytest.mark.slow
 def test_a_later_round_may_release_less_than_the_first_but_nothing_without_noise():
-    assert audited(Halving(sent=False), rounds=3).verdict == "kept"
-    bare = audited(Halving(sent=True), rounds=3)
+    assert audited(Halving(sent=False), seconds=0.5, rounds=3).verdict == "kept"
+    bare = audited(Halving(sent=True), seconds=0.5, rounds=3)
     assert float(bare.row["sensitivity"]) == float("inf")
     assert bare.verdict == "refuted"
 
@@ -300,6 +300,7 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 CLAIM = ("--clients", "10", "--noise-multiplier", "1", "--delta", "1e-5", "--dimension", "4")
+QUICK = ("--seconds", "2")
 
 
 def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
@@ -309,14 +310,14 @@ def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
     file = tmp_path / "my_release.py"
     with file.open("a") as text:
         text.write('\nwith open("ran", "a") as log:\n    log.write("once")\n')
-    code, printed = run("audit", "my_release.py:release", *CLAIM, "--seconds", "0.5")
+    code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK)
     assert code == 0
     assert "verdict              kept\n" in printed.out
     assert (tmp_path / "ran").read_text() == "once"
     text = file.read_text()
     assert "CLIP_NORM, NOISE_MULTIPLIER = 1.0, 1.0" in text
     file.write_text(text.replace("= 1.0, 1.0", "= 1.0, 0.5"))
-    code, printed = run("audit", "my_release.py:release", *CLAIM, "--seconds", "2")
+    code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK)
     assert code == 1
     assert "the true multiplier is .50" in printed.out.splitlines()[-1]
     assert run("init", "--audit")[0] == 2, "it is not written over"
