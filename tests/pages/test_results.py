@@ -195,7 +195,7 @@ def without_column(folder: Path, name: str) -> None:
 
 def with_other_counts(folder: Path, edit: Callable[[np.ndarray], np.ndarray]) -> None:
     table = pd.read_parquet(folder / archive.FILE)
-    table["correct"] = [edit(counts.copy()) for counts in table["correct"]]
+    table["change"] = [edit(counts.copy()) for counts in table["change"]]
     table.to_parquet(folder / archive.FILE)
 
 

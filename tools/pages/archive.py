@@ -9,10 +9,11 @@ and methods that are no longer at hand stay as they were.
 - ``runs.parquet``: one row per run. ``RUN_COLUMNS`` say who was compared, what holds, the means
   over clients and the cost. ``global_validation`` is what the released model reached on validation
   rows: in the search that chose its hyper-parameters, on other seeds; in the run itself where the
-  study has no search. ``correct`` has one count per client: how many of its own test rows its
-  personal model has right; ``NO_ROWS`` where it has none. ``round`` and ``curve`` are the evaluated
-  rounds and the mean over clients in each. ``HELD_COLUMNS`` say what the clients of the run's split
-  hold; they stand in the first row of every split.
+  study has no search. ``change`` says of every client how many of its own test rows its personal
+  model has right (``NO_ROWS`` where it has none), less that of the run before of the same split,
+  which is much the same and takes less space (``_unsigned``). ``round`` and ``curve`` are the
+  evaluated rounds and the mean over clients in each. ``HELD_COLUMNS`` say what the clients of the
+  run's split hold; they stand in the first row of every split.
 
 In ``HELD_COLUMNS``, clients who were not in training are called ``new0`` ... ``classes`` is the
 effective number of classes, exp of the entropy of the training labels: 1 for a single class, K for
@@ -58,7 +59,7 @@ RUN_COLUMNS = (
 )
 HELD_COLUMNS = ("client", "train_size", "test_size", "classes", "majority")
 FILE, SEARCH = "runs.parquet", "search.json.gz"
-COLUMNS = (*RUN_COLUMNS, *HELD_COLUMNS, "correct", "round", "curve")
+COLUMNS = (*RUN_COLUMNS, *HELD_COLUMNS, "change", "round", "curve")
 NO_ROWS = -1
 _DIGITS = 4  # of a percentage: a ten-thousandth of a percent point is less than one right answer
 Column: TypeAlias = "pd.Series[Any]"
@@ -270,28 +271,39 @@ def _curve(run: Path) -> Column:
 
 def write(study: Archive, folder: Path) -> None:
     """Write what ``read`` reads."""
-    rows, known = [], set()
+    rows: list[dict[Any, Any]] = []
+    before: dict[str, np.ndarray] = {}
     for run in study.runs.to_dict("records"):
-        held, curve = study.held[run["partition"]], study.curves[run["cell"]].dropna()
-        if run["partition"] not in known:
-            known.add(run["partition"])
+        split, curve = run["partition"], study.curves[run["cell"]].dropna()
+        held = study.held[split]
+        if split not in before:
             run |= {name: column.to_numpy() for name, column in held.reset_index().items()}
-        correct = study.correct[run["cell"]].reindex(held.index).fillna(NO_ROWS).astype("int16")
-        run |= {"correct": correct.to_numpy(), "round": curve.index.to_numpy()}
+        correct = study.correct[run["cell"]].reindex(held.index).fillna(NO_ROWS).to_numpy("int16")
+        change = _unsigned(correct - before.get(split, 0))
+        run |= {"change": change, "round": curve.index.to_numpy()}
+        before[split] = correct
         rows.append(run | {"curve": curve.to_numpy(float)})
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     folder.mkdir(parents=True, exist_ok=True)
     with atomic(folder / FILE) as temporary:
-        # Counts of a client differ little from run to run. Without a dictionary zstd sees it.
         table.to_parquet(
             temporary,
             index=False,
-            compression="zstd",
-            compression_level=19,
+            compression="brotli",
+            compression_level=11,
             use_dictionary=False,
-            column_encoding={"correct.list.element": "BYTE_STREAM_SPLIT"},
+            column_encoding={"change.list.element": "BYTE_STREAM_SPLIT"},
         )
     write_json(folder / "about.json", json_records.to_json(study.about))
+
+
+def _unsigned(change: np.ndarray) -> np.ndarray:
+    """Return 0, -1, 1, -2 ... as 0, 1, 2, 3 ..., of which one byte of four is not zero."""
+    return np.where(change < 0, -2 * change - 1, 2 * change)
+
+
+def _signed(stored: np.ndarray) -> np.ndarray:
+    return np.where(stored % 2, -(stored + 1) // 2, stored // 2)
 
 
 def read(folder: Path) -> Archive:
@@ -312,15 +324,18 @@ def read(folder: Path) -> Archive:
     if tuple(table.columns) != COLUMNS:
         raise DataError(f"{folder / FILE} has other columns than this version reads", do=again)
     held, correct, curves = {}, {}, {}
+    before: dict[str, np.ndarray] = {}
     for run in table.to_dict("records"):
         if run["client"] is not None:
             columns = {name: run[name] for name in HELD_COLUMNS}
             held[run["partition"]] = pd.DataFrame(columns).set_index("client")
-        clients, cell = held[run["partition"]].index, run["cell"]
-        if len(run["correct"]) != len(clients):
-            what = f"{folder / FILE} has {len(run['correct'])} counts of {len(clients)} clients"
+        split, cell = run["partition"], run["cell"]
+        clients = held[split].index
+        if len(run["change"]) != len(clients):
+            what = f"{folder / FILE} has {len(run['change'])} counts of {len(clients)} clients"
             raise DataError(f"{what} of {cell}", do=again)
-        counts = pd.Series(run["correct"], index=clients, dtype=float)
+        before[split] = _signed(run["change"]) + before.get(split, 0)
+        counts = pd.Series(before[split], index=clients, dtype=float)
         correct[cell] = counts.mask(counts == NO_ROWS)
         curves[cell] = pd.Series(run["curve"], index=pd.Index(run["round"], name="round"))
     found = Archive(
