@@ -24,7 +24,7 @@ STUDIES := $(filter-out paper_results,$(basename $(notdir $(wildcard studies/*.y
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install quickstart readme results test test-fast docs-check test-faults test-cluster nightly coverage mutants lint studies-check format docs bench bench-peers audits report lock clean
+.PHONY: help install quickstart readme results readings test test-fast docs-check test-faults test-cluster nightly coverage mutants lint studies-check format docs bench bench-peers audits report lock clean
 
 help: ## list these targets
 	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=3 test processes, CPU=1 no GPU libraries)"
@@ -59,6 +59,9 @@ readme: install ## put the numbers and the figure of the last quickstart into RE
 
 results: install ## docs/results.md from docs/results/; STUDY="a b" first puts these finished studies there; trains nothing
 	PYTHONPATH=tools $(BIN)/python -m pages results $(STUDY)
+
+readings: install ## studies/papers/ from the readings of studies/readings/, as far as these make studies
+	PYTHONPATH=tools $(BIN)/python -m pages readings
 
 test: install ## install, then run the tests (without those of the next four targets)
 	$(PYTEST) -m "$(ORDINARY)"

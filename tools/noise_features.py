@@ -1,6 +1,7 @@
-"""What heads learn on an extractor that is noise: a surrogate for DP-pFedDSU's Table II, CIFAR-10.
+r"""What heads learn on an extractor that is noise: a surrogate for DP-pFedDSU's Table II, CIFAR-10.
 
-    PYTHONPATH=src .venv/bin/python tools/noise_features.py data/cifar10.npz
+    PYTHONPATH=src .venv/bin/python tools/noise_features.py data/cifar10.npz \
+        > docs/reproduction/controls/noise_features.csv
 
 The printed settings (studies/papers/dp_pfeddsu_table2.yaml) put more noise on the extractor than
 its updates are long. Instead of 100 rounds, which need a GPU, a ResNet20 gets the noise of all of
@@ -8,7 +9,7 @@ them at once, N(0, T (sigma C / M)^2) on every parameter, and the first clients 
 its features as the study says. The updates themselves are left out: of length C at most, their mean
 moves the extractor by T C = 1, the noise by about 100. It is normalised by groups, as in the study,
 or by BatchNorm with the averages of the client's own training rows, which stay with the client.
-Each line has the accuracy on the clients' own test rows, mean over clients, after 15 epochs (the
+Each row has the accuracy on the clients' own test rows, mean over clients, after 15 epochs (the
 paper's) and after 150. Another seed draws another extractor and other clients. The control is the
 same program with noise zero: what it does not change, the noise does not explain.
 """
@@ -91,7 +92,8 @@ def accuracies(train: Tensor, test: Tensor, labels: Tensor, truth: Tensor) -> li
 
 
 def main(file: Path) -> None:
-    """Print a line for each normalisation, number of classes per client and seed."""
+    """Print a row for each normalisation, number of classes per client, seed, and with or without
+    noise."""
     torch.set_num_threads(1)
     arrays = datasets.load_arrays(file)
     privacy = cells.Privacy(
@@ -99,7 +101,7 @@ def main(file: Path) -> None:
     )
     plan = accounting.make_plan(privacy, rounds=ROUNDS, sample_rate=1.0, clients=CLIENTS)
     deviation = math.sqrt(ROUNDS) * plan.multiplier * CLIP / CLIENTS
-    print(f"noise multiplier {plan.multiplier:.2f}, {deviation:.4f} on a parameter after T rounds")
+    print("normalisation,classes,seed,noise,after_15,after_150,printed")
 
     def inputs(images: np.ndarray) -> Tensor:
         scaled = datasets.normalise(images, arrays.mean, arrays.std)
@@ -118,12 +120,8 @@ def main(file: Path) -> None:
             labels, truth = arrays.train_labels[own], arrays.test_labels[tests]
             answers = (torch.from_numpy(value.astype(np.int64)) for value in (labels, truth))
             found.append(accuracies(*features(network, *images), *answers))
-        means = " / ".join(f"{value:.1f}" for value in np.mean(found, axis=0))
-        print(
-            f"{name}, s = {classes}, seed {seed}, noise {noise:.2f}: {means} %, "
-            f"printed {printed} %",
-            flush=True,
-        )
+        means = ",".join(f"{value:.1f}" for value in np.mean(found, axis=0))
+        print(f"{name},{classes},{seed},{noise:.4f},{means},{printed}", flush=True)
 
 
 if __name__ == "__main__":

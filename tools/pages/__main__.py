@@ -1,14 +1,16 @@
-"""``make readme`` and ``make results``: the pages of this repository that show results, in the
-working directory.
+"""``make readme``, ``make results`` and ``make readings``: the pages of this repository that show
+results, and the studies of papers, in the working directory.
 
 ``readme`` puts the numbers and the figure of the last quickstart into README.md and
-docs/quickstart.md; ``results [STUDY ...]`` adds finished studies to docs/ and writes their pages.
+docs/quickstart.md; ``results [STUDY ...]`` adds finished studies to docs/ and writes their pages;
+``readings`` writes the studies of studies/readings/.
 """
 
 import sys
 from pathlib import Path
 
-from pages import publish, readme
+from pages import publish, readings, readme
+from pflpipe.files import write_text
 from pflpipe.pipeline.project import Project
 from pflpipe.program import run_script
 from pflpipe.study import config
@@ -19,6 +21,10 @@ def main() -> None:
     page, *studies = sys.argv[1:]
     if page == "results":
         publish.write(studies)
+        return
+    if page == "readings":
+        for file, text in readings.study_texts(Path(config.STUDIES)):
+            write_text(file, text)
         return
     settings = config.load()
     project = Project(settings, Path(), thorough=False)

@@ -7,7 +7,8 @@ made without ``results/``:
   take days, so they come in parts: rows of runs that are no longer at hand stay.
 - ``<study>.json``: for every row where, with what and when it was trained.
 
-Blocks of the page are written by hand (blocks.py): the summary on top, and for every study what
+Verdicts are made of studies/readings/ (readings.py). Blocks of the page are written by hand
+(blocks.py): the summary on top, what is known beside the verdicts, and for every study what
 explains differences to the print. Without that, differences are called unexplained.
 ``rounds/<study>.csv`` has the accuracy of every round of runs without such rows, whose table such a
 block has.
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from pages import blocks, wording
+from pages import blocks, readings, wording
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json, write_text
 from pflpipe.report import paper_table, tidy
@@ -70,8 +71,13 @@ def write(docs: Path, studies: Path) -> Path | None:
     if not sources:
         return None
     page = docs / "reproduction.md"
-    above = (blocks.kept(page, name) for name in (blocks.NOTE, "note: verdicts"))
-    parts = [TITLE, *above, *(_part(source, studies, page) for source in sources)]
+    parts = [
+        TITLE,
+        *(blocks.kept(page, name) for name in (blocks.NOTE, "note: verdicts")),
+        *readings.page(studies, docs / FOLDER),
+        blocks.kept(page, "note: beside"),
+        *(_part(source, studies, page) for source in sources),
+    ]
     write_text(page, "\n\n".join(parts) + "\n")
     return page
 

@@ -1,0 +1,191 @@
+"""studies/readings/: every value has its source, studies are what their readings make, and every
+verdict of docs/reproduction.md follows from committed results by one rule."""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import statistics
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy import stats
+
+import malformed
+from pages import readings, reproduction, verdict_rule
+from pages.verdict_rule import NO_POWER, NOT_REPRODUCED, REPRODUCED, TOGETHER
+
+ROOT = malformed.ROOT
+STUDIES, FOLDER = ROOT / "studies", ROOT / "docs/reproduction"
+REGISTRIES = readings.load(STUDIES)
+NAMES = list(REGISTRIES)
+PRINTED = yaml.safe_load((STUDIES / "paper_results.yaml").read_text())["results"]
+
+
+def table_of(title: str) -> list[list[str]]:
+    """Return the cells of the table below a heading of docs/reproduction.md."""
+    page = (ROOT / "docs/reproduction.md").read_text()
+    below = page.split(f"# {title}\n", 1)[1].split("\n#", 1)[0]
+    lines = [line for line in below.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line[1:-1].split("|")] for line in lines[2:]]
+
+
+def test_the_studies_of_readings_are_what_these_make():
+    made = dict(readings.study_texts(STUDIES))
+    assert {file.stem for file in made} >= {"feddpa_official_code", "dp_fedsim_readings_sgd"}
+    for file, text in made.items():
+        assert file.read_text() == text, "make readings"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_value_of_a_reading_has_a_source_and_every_reading_both_controls(name):
+    registry = REGISTRIES[name]
+    studies = registry.get("studies", {}).values()
+    options = [*registry.get("options", []), *(one for part in studies for one in part["options"])]
+    assert {option["agree"] for option in options} <= {"both", "paper", "code", "differ", "ours"}
+    assert all(option["source"] for option in [*options, *registry["untried"]])
+    for repository in registry["code"].values():
+        assert re.fullmatch(r"[\w-]+/[\w-]+ [0-9a-f]{40}", repository)
+    assert registry["stop"].strip()
+    assert registry["next"].strip()
+    for one in [*registry["readings"], *filter(None, [registry.get("surrogate")])]:
+        assert set(one["controls"]) == {"zero_noise", "zero_signal"}
+        for control in one["controls"].values():
+            assert control["run"] == bool(control.get("found"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_value_of_a_code_names_a_file_and_a_line(name):
+    studies = REGISTRIES[name].get("studies", {}).values()
+    for option in (one for part in studies for one in part["options"]):
+        if option["agree"] == "code":
+            assert re.search(r"[\w/]+\.py:\d+", option["source"]), option
+
+
+RULE = {
+    "in an interval that leaves the others out": (50, 49, 3, [60, 70, 80, 90, 52], False),
+    "out of such an interval": (40, 49, 3, [60, 70, 80, 90, 51], False),
+    "in an interval that holds two of five": (50, 49, 3, [51, 52, 80, 90, 95], False),
+    "out of an interval that holds two of five": (40, 49, 3, [51, 52, 80, 90, 95], False),
+    "in an interval of no measured spread": (50, 49, math.inf, [60, 70, 80, 90, 95], False),
+    "in it while the reading is off": (50, 49, 3, [60, 70, 80, 90, 95], True),
+}
+WORDS = [REPRODUCED, NOT_REPRODUCED, NO_POWER, NO_POWER, NO_POWER, TOGETHER]
+
+
+@pytest.mark.parametrize(("case", "word"), zip(RULE.values(), WORDS, strict=True), ids=list(RULE))
+def test_the_rule_of_verdicts(case, word):
+    assert verdict_rule.verdict(*case) == word
+
+
+def test_a_spread_is_between_seeds_and_after_a_last_round_between_rounds():
+    one, other = [0.0, 10, 10, 10, 10, 10], [99.0, 10, 20, 10, 20, 15]
+    best = verdict_rule.spread([[one, other], [other]], best=True)
+    assert best.deviation == pytest.approx(statistics.stdev([10, 99]))
+    assert best.freedom == 1
+    last = verdict_rule.spread([[one, other], [other]], best=False)
+    rounds = 2 * statistics.variance(other[-5:]) / 3
+    assert last.deviation**2 == pytest.approx(statistics.variance([10, 15]) + rounds)
+    assert last.half(2) == pytest.approx(12.7062 * last.deviation * math.sqrt(1.5), rel=1e-5)
+    assert verdict_rule.spread([[one], [other]], best=True).half(1) == math.inf
+
+
+def test_rows_are_off_together_where_their_mean_leaves_its_own_interval():
+    assert verdict_rule.off_together([-9, -9, -9, -9], [10, 10, 10, 10])
+    assert not verdict_rule.off_together([-9, 9, -9, 9], [10, 10, 10, 10])
+    assert not verdict_rule.off_together([-9], [10])
+
+
+def spread(names: list[str], metric: str, best: bool) -> tuple[float, int]:
+    """Return standard deviation and degrees of freedom, as the page describes them."""
+    between, within = [], []
+    for name in names:
+        file = FOLDER / f"rounds/{name}.csv"
+        if not file.is_file():
+            continue
+        frame = pd.read_csv(file, keep_default_na=False)
+        whole = yaml.safe_load((STUDIES / f"papers/{name}.yaml").read_text())["training"]["rounds"]
+        series = frame.groupby([*frame.columns[:-2]], sort=False)[metric].apply(list)
+        series = series[[len(values) == whole for values in series]]
+        within += [statistics.variance(values[-5:]) for values in series]
+        value = [max(values) if best else statistics.fmean(values[-5:]) for values in series]
+        rows = pd.Series(value, index=series.index).groupby(series.index.names[:-1])
+        between += [values - values.mean() for _, values in rows]
+    freedom = sum(len(values) - 1 for values in between)
+    if not freedom:
+        return math.inf, 0
+    variance = sum(float((values**2).sum()) for values in between) / freedom
+    return math.sqrt(variance + (0 if best else statistics.fmean(within))), freedom
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if REGISTRIES[name]["readings"]])
+def test_every_verdict_on_the_page_follows_from_committed_results_by_the_rule(name):
+    registry = REGISTRIES[name]
+    page = iter(table_of(registry["title"]))
+    for reading in registry["readings"]:
+        head = next(page)
+        assert head[0].startswith(f"**{reading['name']}**")
+        source = FOLDER / f"{reading['results']}.csv"
+        if not source.is_file():
+            assert head[-1] == "not run"
+            continue
+        best = reading["round"] == "best"
+        frame = pd.read_csv(source, keep_default_na=False)
+        names = [key for key in ("method", "variant") if key in frame]
+        label = frame[names].apply(lambda row: ", ".join(filter(None, row)), axis=1)
+        deviation, freedom = spread(registry["spread"], registry["metric"], best)
+        lines = {}
+        for method, row in reading["compared"].items():
+            seeds = frame[label == row].groupby("seed")[registry["metric"]]
+            values = seeds.max() if best else seeds.last()
+            half = math.inf
+            if freedom:
+                half = stats.t(freedom).ppf(0.975) * deviation * math.sqrt(1 + 1 / len(values))
+            place = {key: registry[key] for key in ("paper", "table")}
+            table = [r for r in PRINTED if place.items() <= r.items()]
+            wanted = {"method": method, **registry["cells"]}
+            (printed,) = (r for r in table if all(r.get(k) == v for k, v in wanted.items()))
+            others = [r["accuracy"] for r in table if r is not printed]
+            near = sum(abs(value - values.mean()) <= half for value in others)
+            lines[method] = (values.mean(), half, printed["accuracy"], near, len(others))
+        differences = [ours - printed for ours, _, printed, _, _ in lines.values()]
+        length = math.sqrt(sum(half**2 for _, half, _, _, _ in lines.values())) / len(lines)
+        together = abs(np.mean(differences)) > length
+        for method, (ours, half, printed, near, others) in lines.items():
+            got = next(page)
+            assert got[0] == method
+            assert got[1].split()[0] == f"{ours:.1f}"
+            assert got[3:5] == [f"{printed:g}", f"{near} of {others}"]
+            if got[-1].startswith("not finished"):
+                continue
+            if near > others / 5:
+                assert got[-1] == NO_POWER
+            elif abs(printed - ours) > half:
+                assert got[-1] == NOT_REPRODUCED
+            else:
+                assert got[-1] == (TOGETHER if together else REPRODUCED)
+        for method in reading.get("not_run", {}):
+            assert next(page)[::5] == [method, f"not run: {reading['not_run'][method]}"]
+    assert next(page, None) is None
+
+
+def test_the_page_of_reproduction_is_what_the_committed_files_make(tmp_path):
+    for part in ("docs/reproduction", "studies"):
+        shutil.copytree(ROOT / part, tmp_path / part)
+    (tmp_path / "docs/reproduction.md").write_text((ROOT / "docs/reproduction.md").read_text())
+    written = reproduction.write(tmp_path / "docs", tmp_path / "studies")
+    assert written.read_text() == (ROOT / "docs/reproduction.md").read_text(), "make results"
+
+
+def test_studies_of_papers_without_results_stand_as_loaded_and_not_run():
+    listed = {
+        name
+        for _, studies, _ in table_of("Loads, not run")
+        for name in re.findall(r"`(\w+)`", studies)
+    }
+    done = {file.stem for file in FOLDER.rglob("*.csv")}
+    assert listed == {file.stem for file in (STUDIES / "papers").glob("*.yaml")} - done
+    assert {"feddpa_table1_svhn", "dp_pfeddsu_table2", "fedglp_adp_table1"} <= listed
