@@ -69,3 +69,63 @@ def test_what_cannot_be_installed_or_loaded_is_a_row_with_the_reason(audits):
     (row,) = runner.rows_of("no_such_program")
     assert row["verdict"] == "not tried"
     assert "no_such_program" in row["sentence"]
+
+
+def test_refuted_rows_of_the_committed_table_name_the_evidence_that_their_numbers_are(audits):
+    table = audits("_page").read()
+    assert "seconds" not in table[0], "a table that is made again has the same bytes"
+    for row in table:
+        if row["verdict"] != "refuted":
+            assert row["evidence"] == row["epsilon_is"] == ""
+            continue
+        claimed, true, lower = (float(row[f"epsilon_{n}"]) for n in ("claimed", "true", "lower"))
+        assert row["evidence"] == (
+            "both" if lower > claimed else "arithmetic" if row["epsilon_is"] else ""
+        )
+        assert true > claimed
+        assert row["source"]
+
+
+FOUND = {
+    "verdict": "refuted",
+    "sensitivity": 8.1,
+    "sensitivity_most": 1.1,
+    "flagged_coupled": True,
+    "epsilon_claimed": 4.377,
+    "epsilon_true": 65.0,
+    "epsilon_lower": 14.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("farther", "changes", "expected"),
+    [
+        (62**0.5, {}, {"epsilon_true": 63.78, "epsilon_is": "exact", "evidence": "both"}),
+        (0.0, {}, {"epsilon_true": 57.73, "epsilon_is": "at least", "sensitivity": 8.1 / 1.1}),
+        (0.0, {"epsilon_lower": 3.9, "epsilon_true": "inf"}, {"evidence": "arithmetic"}),
+        (0.0, {"flagged_coupled": False, "epsilon_lower": 0.0}, {"epsilon_is": "at most"}),
+        (0.0, {"flagged_coupled": False, "epsilon_true": 4.377}, {"evidence": "attack"}),
+        (0.0, {"verdict": "kept"}, {}),
+    ],
+    ids=["by hand", "measured", "none holds", "sampling shows", "told apart", "kept"],
+)
+def test_what_holds_instead_of_a_refuted_claim_is_exact_or_a_lower_bound(
+    audits, farther, changes, expected
+):
+    forms, runner = audits(""), audits("__main__")
+    claim = Claim(clients=10, noise_multiplier=1, delta=1e-5)
+    one = forms.Entry(title="", release=None, claim=claim, source="", said="", farther=farther)
+    found = runner.refutation(one, FOUND | changes)
+    assert {name: found[name] for name in expected} == {
+        name: pytest.approx(value, abs=0.01) if isinstance(value, float) else value
+        for name, value in expected.items()
+    }
+    assert bool(found) == bool(expected)
+
+
+def test_arithmetic_that_a_measurement_exceeds_is_an_error(audits):
+    forms, runner = audits(""), audits("__main__")
+    claim = Claim(clients=10, noise_multiplier=1, delta=1e-5)
+    one = forms.Entry(title="", release=None, claim=claim, source="", said="", farther=7.0)
+    with pytest.raises(ValueError, match=r"measured at least 7\.36"):
+        runner.refutation(one, FOUND)

@@ -35,6 +35,9 @@ class Entry:
         said: one sentence: where the program makes the claim, and in which words.
         remark: what a reader must know to judge it fairly, such as an assumption that the program's
             documentation states.
+        farther: how many times as far as the claimed noise covers one client moves the result, by
+            the arithmetic that ``remark`` states, which no measurement may exceed; 0 if it is only
+            measured.
         seconds: the ``seconds`` of ``pflpipe.audit``, which assumes a call of a tenth of a
             millisecond: less for a release that is slow to call.
     """
@@ -45,6 +48,7 @@ class Entry:
     source: str
     said: str
     remark: str = ""
+    farther: float = 0.0
     seconds: float = 5.0
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +120,59 @@ def _result(one: Entry) -> dict[str, Any]:
         return row | _not_tried(str(error))
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-    return row | {
-        "verdict": found.verdict,
-        "epsilon_claimed": found.row["epsilon_claimed"],
-        **{column: found.row[column] for column in MEASURED},
-        "seconds": round(found.row["seconds"]),
-        "situation": found.situation,
-        "sentence": found.sentence,
-        "notes": "; ".join(found.notes),
-    }
+    return (
+        row
+        | {
+            "verdict": found.verdict,
+            "epsilon_claimed": found.row["epsilon_claimed"],
+            **{column: found.row[column] for column in MEASURED},
+            "situation": found.situation,
+            "sentence": found.sentence,
+            "notes": "; ".join(found.notes),
+        }
+        | refutation(one, found.row)
+    )
+
+
+def refutation(one: Entry, found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is known of a refuted claim and how: the epsilon that holds is exact where an
+    entry has the arithmetic, where known noise is counted, or where none holds. Where sampling does
+    not hide who takes part it is at most that without sampling. Otherwise it is the larger of two
+    lower bounds, of the measured movement and of the attacker.
+
+    Args:
+        one: the entry.
+        found: its row of ``pflpipe.audit``.
+
+    Raises:
+        ValueError: the measurement exceeds the arithmetic.
+    """
+    if found["verdict"] != "refuted":
+        return {}
+    claimed, true = found["epsilon_claimed"], float(found["epsilon_true"])
+    counted = one.claim.epsilon_of(one.claim.plan.multiplier)
+    row: dict[str, Any] = {"epsilon_is": "at most" if counted < true < math.inf else "exact"}
+    if one.farther or (found["flagged_coupled"] and math.isfinite(true)):
+        least = found["sensitivity"] / found["sensitivity_most"]
+        if one.farther and least > one.farther:
+            raise ValueError(f"{one.title}: farther {one.farther:g}, measured at least {least:g}")
+        farther, at_least = one.farther or least, "" if one.farther else "at least "
+        true = one.claim.epsilon_of(one.claim.plan.multiplier / farther)
+        true = true if one.farther else max(true, found["epsilon_lower"])
+        row = {
+            "epsilon_is": at_least.strip() or "exact",
+            "epsilon_true": true,
+            "sensitivity": farther,
+            "sentence": f"one client moves the result {at_least}{farther:.4g} times as far as the "
+            f"claimed noise covers: epsilon {at_least}{true:.3g} and not {claimed:.3g}",
+        }
+    if true <= claimed:
+        return {
+            "epsilon_is": "at least",
+            "epsilon_true": found["epsilon_lower"],
+            "evidence": "attack",
+        }
+    return row | {"evidence": "both" if found["epsilon_lower"] > claimed else "arithmetic"}
 
 
 def _not_tried(reason: str) -> dict[str, Any]:

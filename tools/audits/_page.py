@@ -15,9 +15,9 @@ from pflpipe.files import write_text
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TABLE, PAGE = "audit_others.csv", "audit_others.md"
 COLUMNS = (
-    *("file", "program", "version", "mechanism", "source", "claim", "said", "verdict"),
-    *("epsilon_claimed", "epsilon_true", "epsilon_lower", "sensitivity", "noise", "detects"),
-    *("detects_runs", "seconds", "situation", "sentence", "notes", "remark"),
+    *("file", "program", "version", "mechanism", "source", "claim", "said", "verdict", "evidence"),
+    *("epsilon_claimed", "epsilon_true", "epsilon_is", "epsilon_lower", "sensitivity", "noise"),
+    *("detects", "detects_runs", "situation", "sentence", "notes", "remark"),
 )
 VERDICTS = ("kept", "refuted", "unsound", "not tried")
 HEAD = """\
@@ -32,7 +32,10 @@ attacks mechanisms of other programs and compares them with the claims that thes
 - `kept`: the audit found nothing against the claimed ε. The number after it is the largest factor
   on the noise that it would have detected: .96 is 4 % missing noise. This is no proof.
 - `refuted`: the claim is false for what is named, and for no more than that. The ε that holds is
-  next to the claimed one, and in brackets what an attacker proves with 99 % confidence. Another
+  next to the claimed one: exact by the arithmetic of the entry or of an accountant, after ≥ a lower
+  bound of what was measured, after ≤ what holds if sampling hides nothing. In brackets is what an
+  attacker of whole runs proves with 99 % confidence or more. *Arithmetic*: this attacker proves no
+  more than the claimed ε. *Attack*: only the attacker does. *Both*: each refutes the claim. Another
   entry often shows the condition under which the same mechanism keeps its claim.
 - `unsound`: the noise follows the messages. No proof covers that, but no larger ε was shown.
 - `not tried`: the entry says why.
@@ -96,7 +99,8 @@ def _entry(row: Mapping[str, str]) -> str:
     elif verdict == "kept":
         verdict = f"kept, ε {_short(row['epsilon_claimed'])}, {_short(row['detects'])}"
     elif verdict == "refuted":
-        verdict = f"refuted, ε {_short(row['epsilon_true'])} and not "
+        sign = {"at least": "≥ ", "at most": "≤ "}.get(row["epsilon_is"], "")
+        verdict = f"refuted by {row['evidence']}, ε {sign}{_short(row['epsilon_true'])} and not "
         verdict += f"{_short(row['epsilon_claimed'])} ({_short(row['epsilon_lower'])})"
     return f"- {row['mechanism'] or 'All of it'}: **{verdict}**. {why}".rstrip()
 

@@ -158,6 +158,7 @@ AUDITS = [
         remark="By hand: each step may move the model by clip_value lr, three by 3 clip_value lr, "
         "and the noise is that of one step: epsilon 3. The examples have 100 steps or whole "
         "epochs.",
+        farther=3.0,
         seconds=FEW,
     ),
     Entry(
@@ -169,6 +170,7 @@ AUDITS = [
         remark="Laplace noise needs the 1-norm, as APPFL's documentation says; the trainer accepts "
         "any norm. By hand: a vector of 2-norm 1 with 20 coordinates is up to sqrt(20) = 4.5 long "
         "in the 1-norm.",
+        farther=math.sqrt(20),
         seconds=FEW,
     ),
     Entry(

@@ -14,6 +14,7 @@ for CIFAR-10, has 62.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -83,6 +84,7 @@ AUDITS = [
         said=SAID,
         remark="Each tensor is clipped to C, so an update may be C sqrt(8) long. By hand: "
         ".95 / sqrt(8) = .34.",
+        farther=math.sqrt(8),
     ),
     Entry(
         title="one round, 62 tensors as in its ResNet-18, equal numbers of examples",
@@ -91,6 +93,7 @@ AUDITS = [
         source=NOISE,
         said=SAID,
         remark="By hand: .95 / sqrt(62) = .12.",
+        farther=math.sqrt(62),
     ),
     Entry(
         title="one round, 8 tensors, numbers of examples as weights",
@@ -98,8 +101,9 @@ AUDITS = [
         claim=one_round(),
         source=f"{NOISE} and 148-163",
         said=SAID,
-        remark="By hand, for a client with 91 % of the examples: noise .95 C / sqrt(10) times .91, "
-        "movement .91 C sqrt(8): .95 / sqrt(80) = .11.",
+        remark="By hand, for a client with 91 % of the examples: noise .95 C / sqrt(10) times "
+        "sqrt(.91^2 + 9 (.01)^2), movement .91 C sqrt(8): .95 / 8.94 = .11.",
+        farther=0.91 * math.sqrt(8) / math.sqrt((0.91**2 + 9 * 0.01**2) / 10),
     ),
     Entry(
         title="200 rounds of its EMNIST command: 50 of 500 clients a round, 8 tensors",
@@ -120,5 +124,6 @@ AUDITS = [
         "right (dp-accounting: 6.5). The code clips by tensor. It also seeds the choice of clients "
         "with the round number (dpfedsam_api.py:143), so that everybody knows who takes part; the "
         "audit leaves that out.",
+        farther=math.sqrt(8),
     ),
 ]

@@ -13,6 +13,7 @@ C z / sqrt(n) times sqrt(sum w^2), and client k moves the average by w_k C.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -89,6 +90,7 @@ AUDITS = [
         remark="By hand, for a client with 91 % of the examples: noise C z / sqrt(10) times "
         "sqrt(.91^2 + 9 (.01)^2) = .288 C z, movement .91 C, multiplier .316 z. With its default "
         "partition (dir_alpha 100) the numbers of examples are nearly equal.",
+        farther=0.91 / math.sqrt((0.91**2 + 9 * 0.01**2) / 10),
     ),
     Entry(
         title="noise of one round, five of ten clients (user_sample_rate 0.5), equal numbers",
@@ -98,6 +100,7 @@ AUDITS = [
         said=f"{PAPER}; |M_t| is the number of clients in the round",
         remark="The code divides by the number of all clients, 10, where the equation has those of "
         "the round, 5: the multiplier is z sqrt(5 / 10) = .71 z. The default rate is 1.",
+        farther=math.sqrt(2),
     ),
     Entry(
         title="epsilon 1 of a run with all defaults on SVHN",

@@ -234,7 +234,8 @@ AUDITS = [
         claim=central(MANY),
         source=f"{FIXED}:216-245, 348-402",
         said=SAID,
-        remark=WEIGHTS,
+        remark=f"{WEIGHTS} By hand: noise z C / 10, movement .91 C.",
+        farther=9.1,
         seconds=SECONDS,
     ),
     Entry(

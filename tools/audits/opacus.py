@@ -149,7 +149,10 @@ AUDITS = [
         claim=SHORT,
         source="optimizers/adaclipoptimizer.py:91-183",
         said=ADAPTS,
-        remark=f"The unit is an example; the count's noise is {COUNT_NOISE:g}. {COUNTED}",
+        remark=f"The unit is an example; the count's noise is {COUNT_NOISE:g}. {COUNTED} By hand: "
+        "the gradients' noise is 1 / sqrt(3 / 4) of C, so that both together are moved by "
+        "sqrt(3 / 4 + 1) = 1.32 where the claim has 1.",
+        farther=math.sqrt(1.75),
     ),
     Entry(
         title="AdaClipDPOptimizer, all examples in every batch, an example is replaced",
