@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
@@ -17,7 +18,7 @@ import yaml
 from pages import study_page
 from pflpipe import cells
 from pflpipe.errors import ConfigError
-from pflpipe.methods import registry
+from pflpipe.methods import plugins, registry
 from pflpipe.methods.base import no_state
 from pflpipe.pipeline import cli
 from pflpipe.report import audit_table, cards, tidy
@@ -72,6 +73,21 @@ def test_a_card_claims_what_a_run_of_each_profile_would(name):
         assert len(own) == 1, words
         assert ("**certified**" in own[0]) == (not found)
         assert all(f"`{departure}`: " in own[0] for departure in found)
+
+
+@pytest.mark.parametrize("name", registry.NAMES)
+def test_a_card_that_goes_by_somebodys_code_names_its_repository_commit_and_functions(name):
+    text = ast.get_docstring(ast.parse(Path(plugins.file_of(name)).read_bytes()))
+    code = cards.header(name).formulas.get("code", "")
+    if re.search(
+        r"(official|authors'|CENTAUR's) code\b(?! of)", text.replace("no official code", "")
+    ):
+        assert code
+    if code:
+        place, _, functions = code.partition(": ")
+        assert re.fullmatch(r"[\w-]+/[\w-]+ [0-9a-f]{7}( \(.+:\d.*\))?", place)
+        assert re.search(r"\.py [A-Za-z_]\w+", functions)
+        assert f"- Official code that was read: {code}" in cards.card(name)
 
 
 @pytest.mark.parametrize("name", registry.NAMES)

@@ -11,10 +11,23 @@ from simulations import plan, quiet, simulation, spied
 GAMMA, RHO, LR, CLIP = 0.6, 0.3, 0.2, 0.15
 
 
-def test_golden_rounds():
+def smoothed(value, sigma):
+    """The solution of the linear system of Laplacian smoothing, whose matrix is written out."""
+    count = value.size
+    matrix = np.eye(count)
+    for place in range(count):
+        for beside in (place - 1, (place + 1) % count):
+            matrix[place, place] += sigma
+            matrix[place, beside] -= sigma
+    return np.linalg.solve(matrix, value.ravel()).reshape(value.shape)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.7])
+def test_golden_rounds(sigma):
     """The second round is the first with a common direction; clients take different numbers of
     steps."""
-    world = quiet("dp_fedpgn", {"gamma": GAMMA, "rho": RHO}, clip_norm=CLIP, rounds=3, lr=LR)
+    values = {"gamma": GAMMA, "rho": RHO, "smoothing": sigma}
+    world = quiet("dp_fedpgn", values, clip_norm=CLIP, rounds=3, lr=LR)
     begun, w = numpy_mlp.start(world)
     last = {name: np.zeros_like(value) for name, value in w.items()}
     for round in range(3):
@@ -33,7 +46,7 @@ def test_golden_rounds():
                 }
             sent = numpy_mlp.clipped(own, CLIP)
             step = {name: step[name] + sent[name] / 4 for name in step}
-        w, last = {name: w[name] + step[name] for name in w}, step
+        w, last = {name: w[name] + smoothed(step[name], sigma) for name in w}, step
     done = rounds.run(world, begun)
     assert done.rows[2]["fraction_clipped"] > 0
     numpy_mlp.assert_close(done.params, w)

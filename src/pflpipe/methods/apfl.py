@@ -12,6 +12,9 @@ it, so the release is that of DP-FedAvg for every alpha.
     sends: ``w - w^t``
     keeps: v and alpha
     tests: ``alpha v + (1 - alpha) w`` after one more such round
+    code: MLOPTPSU/FedTorch ab8068d: fedtorch/comms/trainings/federated/apfl.py
+        train_and_validate_federated_apfl; fedtorch/comms/utils/eval.py inference_personal;
+        fedtorch/comms/utils/flow_utils.py alpha_update
 
     alpha: initial value of every client; 0 tests the local w, 1 trains v alone [official code]
     adaptive: one projected gradient step on alpha in each round (Eq. 10), ``alpha <- alpha - eta <v

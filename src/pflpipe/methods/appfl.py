@@ -11,6 +11,8 @@ or, in newer versions, Gaussian noise.
     sends: the change of the shared layers
     keeps: the personal layers
     tests: the model after one more such local pass
+    code: APPFL/APPFL 11006c1: src/appfl/algorithm/personalized_client_optimizer.py
+        PersonalizedClientOptim.update
 
     personal_layers: prefixes of layer names, separated by commas (p_layers); empty shares
         everything [ours]

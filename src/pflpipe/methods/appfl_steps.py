@@ -11,6 +11,8 @@ together are at most clip_value long.
     sends: the change of the shared layers
     keeps: the personal layers
     tests: the model after S more such steps
+    code: APPFL/APPFL 11006c1: src/appfl/algorithm/personalized_client_step_optimizer.py
+        PersonalizedClientStepOptim.update
 
     personal_layers: prefixes of layer names, separated by commas (p_layers); empty shares
         everything [ours]

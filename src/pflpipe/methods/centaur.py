@@ -11,6 +11,8 @@ once more.
     sends: ``g - g^t``, the change of the body
     keeps: the head
     tests: the released body with the head trained once more
+    code: shenzebang/CENTAUR-Privacy-Federated-Representation-Learning 71e092e: methods/DP_FedRep.py
+        ClientDPFedRep.step, ServerDPFedRep.step; methods/api.py Client, Server
 
     head_epochs: passes over the client's examples in the head phase [official code]
     head_lr: learning rate of its SGD [official code]

@@ -9,6 +9,8 @@ and is never released.
     sends: ``w - w^t``
     keeps: nothing
     tests: the released model with its head trained on the client's examples
+    code: shenzebang/CENTAUR-Privacy-Federated-Representation-Learning 71e092e:
+        methods/DP_FedAvg_ft.py ClientDPFedAvgFT.step; methods/api.py Client._fine_tune_over_head
 
     head_epochs: passes over the client's examples in the head phase [CENTAUR's code]
     head_lr: learning rate of its SGD [CENTAUR's code]

@@ -15,11 +15,24 @@ which the clip then spends on its own gradients, and the server adds it again:
     sends: u, the part of ``y - w^t`` that follows from its own gradients
     keeps: nothing
     tests: the released model after E plain local epochs
+    code: junkangLiu0/DP-FedPGN 6203180: DP_new.py DataWorker.update_FedPGN, update_FedPGN2,
+        update_FedPGN_LS, ParameterServer.apply_weights_avg, apply_weights_avg_LS, apply_ci,
+        laplacian_smoothing, laplacian_smoothing_2d, laplacian_smoothing_4d, LaplacianSmoothing
 
     gamma: weight of the client's own gradient; 1 is DP-FedAvg [official code; its example command
         has 0.2]
     rho: length of the ascent along the last step, at whose end gradients are taken [official code:
         its function of this name takes none, another one that nothing calls takes 0.1]
+    smoothing: sigma of the Laplacian smoothing of the server's step, DP-FedPGN-LS; 0 is none
+        [paper; the code has 1 by default and 0 in its example command]
+
+With smoothing, w moves by (I - sigma L)^-1 of the step, tensor by tensor, and m stays as it is. L
+is the second difference of the tensor's numbers in a row, the last one beside the first (Osher et
+al. 2018). It reads releases alone, so it costs no privacy. The code has this function
+(``LaplacianSmoothing``, line 797), but its call is commented out (line 725). What is called in its
+place is one explicit step: u + sigma L u for vectors without their ends (line 593), and u - sigma
+L u with the neighbours in the last two dimensions for matrices and convolutions (lines 607, 627),
+which roughens.
 
 Read from the abstract and the official code. Its direction is -m / (S eta) here; with equal S both
 are the same algorithm. Differences of the official code: it clips each tensor to the median length
@@ -34,6 +47,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import torch
 from torch import Tensor
 
 from pflpipe import trees
@@ -45,10 +59,21 @@ from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 ABOUT = About(title="DP-FedPGN", paper="Liu et al. 2025", cost=1.3)
 
 
+def smoothed(value: Tensor, sigma: float) -> Tensor:
+    """Return ``(I - sigma L)^-1 value``, of the tensor's numbers in a row that closes to a circle,
+    whose second differences the Fourier transform makes diagonal."""
+    count = value.numel()
+    turns = torch.arange(count // 2 + 1, dtype=torch.float64, device=value.device) / count
+    curved = 1 + 2 * sigma * (1 - (2 * torch.pi * turns).cos())
+    spectrum = torch.fft.rfft(value.double().flatten()) / curved
+    return torch.fft.irfft(spectrum, n=count).view(value.shape).to(value)
+
+
 def dp_fedpgn(
     *,
     gamma: Annotated[float, Option(least=0, most=1)] = 0.85,
     rho: Annotated[float, Option(least=0)] = 0.0,
+    smoothing: Annotated[float, Option(least=0)] = 0.0,
 ) -> Method:
     """Return the method."""
 
@@ -84,6 +109,7 @@ def dp_fedpgn(
         params: Params, released: Update, server: ServerState, task: Task
     ) -> tuple[Params, ServerState]:
         step = trees.add(released, drift(server))
-        return trees.add(params, step), ServerState(step)
+        moved = {name: smoothed(v, smoothing) if smoothing else v for name, v in step.items()}
+        return trees.add(params, moved), ServerState(step)
 
     return Method(local_update, aggregate, init_server=init_server)

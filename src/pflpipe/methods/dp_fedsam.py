@@ -11,6 +11,10 @@ this gradient. Its weight decay plays no part in the ascent.
     sends: ``w - w^t``
     keeps: nothing
     tests: the released model after E more such epochs
+    code: YMJS-Irfan/DP-FedSAM 016bd7f (fedml_api/dpfedsam/dpfedsam_api.py:71-77, 138-163):
+        fedml_api/dpfedsam/dpfedsam_api.py DPFedSAMAPI.train, DPFedSAMAPI._client_sampling,
+        DPFedSAMAPI._aggregate; fedml_api/dpfedsam/my_model_trainer.py MyModelTrainer.train;
+        fedml_api/dpfedsam/sam.py SAM
 
     rho: radius of the ascent ``rho g / |g|_2``, one norm over all parameters; 0 is DP-FedAvg. The
         paper prints none [SAM: Foret et al., ICLR 2021]

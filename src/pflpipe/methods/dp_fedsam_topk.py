@@ -8,6 +8,7 @@ update are kept, so that the clip shortens these less.
     sends: the largest entries of each tensor of ``w - w^t``, zeros for the others
     keeps: nothing
     tests: the released model after E more such epochs
+    code: YMJS-Irfan/DP-FedSAM 016bd7f: fedml_api/dpfedsam/sam.py SAM, for the ascent alone
 
     rho: radius of the ascent of sharpness-aware minimisation (dp_fedsam.py) [SAM: Foret et al.,
         ICLR 2021]

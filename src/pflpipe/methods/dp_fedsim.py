@@ -1,5 +1,5 @@
 """DP-FedSim (Mao, Shan, Li, Lu, Wu, "Efficient Personalized Federated Learning Method with Adaptive
-Differential Privacy and Similarity Model Aggregation").
+Differential Privacy and Similarity Model Aggregation", IJACSA 16(2), 2025).
 
 Coordinates are split by Fisher information as in FedDPA, then trained without a penalty. The clip
 threshold of each layer grows with the spread of the layer's update (AGC). Clients are weighted by
@@ -52,7 +52,7 @@ from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
     title="DP-FedSim",
-    paper="Mao et al.",
+    paper="Mao et al., IJACSA 2025",
     paper_departures=("data_dependent_clip", "per_layer_clip_unscaled", "raw_similarity_weights"),
     cost=1.5,
 )

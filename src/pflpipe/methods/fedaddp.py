@@ -11,6 +11,8 @@ coordinate has its own clip bound and noise scale, proportional to the size of t
     sends: the change of the shared coordinates, in units of ``s = beta / 2 |w^t| + r_min``
     keeps: its last trained model, which determines the mask, and c
     tests: the model after one more such local pass
+    code: yyguo-xdu/FedADDP 19dc976: fedaddp.py local_update, main; utils.py get_sigma0,
+        compute_fisher_diag
 
     tau: threshold on the Fisher information, min-max normalised per tensor; above 1 nothing is
         personal [official code]

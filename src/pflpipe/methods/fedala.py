@@ -11,6 +11,8 @@ the global model, W = 1.
     sends: ``w - w^t``
     keeps: v, the last local model, and the weights W, both of the top p layers
     tests: the model after one more such local pass
+    code: TsingZ0/FedALA a7a9b21: system/utils/ALA.py ALA.adaptive_local_aggregation;
+        system/flcore/clients/clientALA.py clientALA.train, local_initialization
 
     p: how many of the last layers are mixed; 0 is DP-FedAvg [official code, which counts tensors:
         its 2 are the weight and the bias of one layer]

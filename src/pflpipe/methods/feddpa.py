@@ -12,6 +12,8 @@ clipping removes less.
     sends: ``w - theta^0``, both u and v
     keeps: its last trained model, which determines the mask
     tests: the model after one more such local pass
+    code: xiyuanyang45/DynamicPFL 4461ecb (utils.py:9-22, ours.py:229-258): ours.py
+        local_update, main; utils.py compute_noise_multiplier, compute_fisher_diag
 
     tau: threshold on the Fisher information, min-max normalised per tensor (Eqs. 5-6) [official
         code]

@@ -13,6 +13,8 @@ head never leaves it. The personal model is the released extractor with the head
         c_k
     keeps: the head
     tests: the released body with the head trained once more
+    code: JianXu95/FedPAC 5770f4f: methods/fedpac.py LocalUpdate_FedPAC.statistics_extraction,
+        local_training; tools.py get_head_agg_weight, protos_aggregation
 
     weight: lambda of the alignment, a mean over examples and features; 0 sends no centroids and is
         FedRep, to the bit [official code]

@@ -10,6 +10,7 @@ only. With the upload clipped and noised this is the algorithm of CENTAUR, which
     sends: ``g - g^t``, the change of the body
     keeps: the head
     tests: the released body with the head trained once more
+    code: lgcollins/FedRep d82e629: models/Update.py LocalUpdate.train; main_fedrep.py
 
     head_epochs: passes over the client's examples in the head phase [official code]
     head_lr: learning rate of its SGD [official code]

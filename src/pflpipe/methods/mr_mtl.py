@@ -9,6 +9,7 @@ move. The server keeps the mean alone. The personal model is w_k, trained once m
     sends: the change of w_k, or its distance from the mean
     keeps: w_k
     tests: w_k, trained once more in the same way
+    code: kenziyuliu/private-cross-silo-fl f16ff76: trainers/mrmtl.py MRMTL.train
 
     weight: lambda of the penalty; with 0 every client trains alone [ours: the paper chooses it for
         each data set]

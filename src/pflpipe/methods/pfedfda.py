@@ -17,6 +17,8 @@ other half is classified, both ways. The server averages bodies and interpolated
     sends: ``g - g^t``, ``beta (mu_i - mu)`` and ``beta (Sigma_i - Sigma)``
     keeps: nothing
     tests: the released body with the classifier interpolated on the client's rows
+    code: cj-mclaughlin/pFedFDA 73c7c40: clients/client_fedfda.py ClientFedFDA;
+        servers/server_fedfda.py ServerFedFDA
 
     ridge: of the covariance [official code, which adds it to every Sigma_i]
     mean_scale: s_m, the unit of the means relative to the body; a smaller one gives them more of
@@ -35,7 +37,10 @@ first classifier has the weights of that head [ours: its code draws uniform mean
 in the rows sorted by class [ours: its code draws them by class]. Statistics are taken after local
 training, in evaluation mode; the code takes them during training. Clients have equal weight; the
 paper weights them by their rows. Its choice of two betas, for means and covariance, is left out, as
-is its last round with all clients.
+is its last round with all clients. Two small terms of its code are left out, too: it adds 1e-4 to
+every entry of a client's covariance (client_fedfda.py:88, 135), and classifies with
+(1 - 1e-4) Sigma + 1e-4 tr(Sigma) / F I (lines 204, 223). When it tests, a class of at most two rows
+has mu_k for its mean (server_fedfda.py:94); here it has its own.
 
 On people_spi at epsilon 2 (seed 0, lr 5, clip norm 1, nothing tuned) personal models have 68.0 % on
 own test rows; dp_fedavg has 68.5 % and fedrep 75.6 %. The body trains under nearly one classifier

@@ -14,6 +14,9 @@ global model. On each minibatch it takes K gradient steps on h from ``theta = w`
     sends: ``w - w^t``
     keeps: nothing
     tests: theta(w) at the released w
+    code: CharlieDinh/pFedMe caf24b1: FLAlgorithms/users/userpFedMe.py UserpFedMe.train;
+        FLAlgorithms/optimizers/fedoptimizer.py pFedMeOptimizer.step;
+        FLAlgorithms/servers/serverbase.py Server.persionalized_aggregate_parameters
 
     weight: lambda [official code]
     steps: K, gradient steps on h for each minibatch [official code]

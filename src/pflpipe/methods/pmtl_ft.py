@@ -1,6 +1,6 @@
 """PMTL-FT: private multi-task learning (Hu, Wu, Smith, "Private Multi-Task Learning: Formulation
-and Applications to Federated Learning", 2021) with a fine-tuned head, as in the official code of
-CENTAUR (Shen et al., ICLR 2023), which compares with it.
+and Applications to Federated Learning", TMLR 2023) with a fine-tuned head, as in the official code
+of CENTAUR (Shen et al., ICLR 2023), which compares with it.
 
 DP-FedAvg with a penalty that pulls local training back to the global model. For its personal model
 a client trains only the head of the released model, as in DP-FedAvg-fb.
@@ -9,6 +9,8 @@ a client trains only the head of the released model, as in DP-FedAvg-fb.
     sends: ``w - w^t``
     keeps: nothing
     tests: the released model with its head trained on the client's examples
+    code: shenzebang/CENTAUR-Privacy-Federated-Representation-Learning 71e092e: methods/PMTL.py
+        ClientPMTL.step, ServerPMTL.step; methods/api.py Client
 
     weight: lambda of the penalty, over all parameters; 0 is DP-FedAvg-fb [CENTAUR's scripts]
     detached: the penalty counts in the loss but not in its gradient, as in CENTAUR's code; the
@@ -38,7 +40,7 @@ from pflpipe.methods.base import About, Head, Method, Option, Upload, with_head
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="PMTL-FT", paper="Hu et al. 2021; baseline of Shen et al. (CENTAUR), ICLR 2023")
+ABOUT = About(title="PMTL-FT", paper="Hu et al., TMLR 2023; baseline of Shen et al., ICLR 2023")
 
 
 @with_head(trained=False)

@@ -12,6 +12,8 @@ leaves it.
     sends: ``w - w^t``, body and global head
     keeps: the personal head
     tests: the released model plus a copy of the personal head, trained once more
+    code: shenzebang/CENTAUR-Privacy-Federated-Representation-Learning 71e092e: methods/PPSGD.py
+        ClientPPSGD.step, ServerPPSGD.step; methods/api.py Client
 
     head_epochs: passes over the client's examples in the phase of the personal head [ours]
     head_optimizer: of the personal head; newton solves exactly (heads.py), its penalty is

@@ -18,6 +18,8 @@ Talwar, NeurIPS 2022].
     sends: ``g - g^t``, the change of the body; Z_k in the first round
     keeps: nothing
     tests: the released body with the head solved on all rows
+    code: learningformality/Private_FedRep 7e690f4: FedRep_Ready.py train_fedrep_dp, model_init,
+        solve_ols_v, compute_user_grad_U
 
     loss: of head and body. ``squared`` is that of the paper, against one-hot labels (heads.ridge);
         ``logistic`` is the cross-entropy (heads.newton) [paper]
@@ -38,9 +40,11 @@ releases with the same noise multiplier; the paper spends half of its budget on 
 the public scale of Z is 0, so that it is neither sent nor noised.
 
 Read from the abstract, a summary, and code for synthetic data that was published under the
-algorithm's name, which starts from Z without noise. Differences: the paper's batches are disjoint
-over the rounds as well, for which n / 2T rows are too few here. A study's local epochs and batch
-size are not read.
+algorithm's name. Its ``model_init`` is not Algorithm 2: it subtracts B (line 624) from A (line
+621), which are the same sum of y^2 x x', so that U starts at the singular vectors of what rounding
+leaves of A - B. It splits no rows, and the commands that would give each round a batch are
+commented out. Differences: the paper's batches are disjoint over the rounds as well, for which
+n / 2T rows are too few here. A study's local epochs and batch size are not read.
 
 On people_spi at epsilon 2 (seed 0, lr 5, clip norm 1, nothing tuned) personal models have 73.8 % on
 own test rows, and 75.9 % without halves; fedrep has 75.6 %.

@@ -32,8 +32,10 @@ FORMULAS = {
     "sends": "It sends",
     "keeps": "It keeps",
     "tests": "Tested as its personal model",
+    "code": "Official code that was read",
 }
-"""Keys of a header for the steps of a client in a round -> their text in a card."""
+"""Keys of a header for the steps of a client in a round, and for the repository, commit and
+functions that its file goes by -> their text in a card."""
 
 _LACKS = {
     "body": "a network that is nothing but its head",
