@@ -66,7 +66,8 @@ def smoothed(value: Tensor, sigma: float) -> Tensor:
     turns = torch.arange(count // 2 + 1, dtype=torch.float64, device=value.device) / count
     curved = 1 + 2 * sigma * (1 - (2 * torch.pi * turns).cos())
     spectrum = torch.fft.rfft(value.double().flatten()) / curved
-    return torch.fft.irfft(spectrum, n=count).view(value.shape).to(value)
+    smooth: Tensor = torch.fft.irfft(spectrum, n=count).view(value.shape).to(value)
+    return smooth
 
 
 def dp_fedpgn(
