@@ -91,6 +91,7 @@ def test_quickstart_is_the_study_that_was_promised():
     unsearched |= {"mr_mtl", "dp_scaffold", "private_fedrep", "one_shot_ridge", "dp_fedpgn"}
     unsearched |= {"dp_fedsofim", "pfedfda"}
     unsearched |= {"own_constant", "item_effects", "one_release_factors", "private_prior"}
+    unsearched |= {"dpals"}
     others = {"fedbn", "appfl_steps", "dp_fedavg_global"}
     assert set(study.methods) == set(NAMES) - others - unsearched
     assert len(study.cells) == 120

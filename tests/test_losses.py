@@ -30,7 +30,7 @@ from pflpipe.study import config, metrics, search
 from pflpipe.study.check import validate
 from pflpipe.study.load import load_outline
 
-NEED_CLASSES = {"fedpac", "one_release_factors", "pfedfda", "private_fedrep"}
+NEED_CLASSES = {"dpals", "fedpac", "one_release_factors", "pfedfda", "private_fedrep"}
 SQUARED = cells.Training(1, 1, 6, "sgd", 0.05, loss="squared_error")
 
 

@@ -64,7 +64,7 @@ def test_methods_with_the_same_release_share_an_audit_and_others_do_not():
     scaled = {name for name, case in of.items() if "scaled" in case}
     own_units = {"dp_pfeddsu", "dp_scaffold", "fedaddp", "fedglp_adp", "fedpac"}
     own_units |= {"private_fedrep", "one_shot_ridge", "pfedfda", "item_effects"}
-    own_units |= {"one_release_factors", "private_prior"}
+    own_units |= {"one_release_factors", "private_prior", "dpals"}
     assert scaled == own_units
     assert len({of[name] for name in scaled}) == len(scaled)
     assert of["appfl"] == of["appfl_steps"] == "laplace-central"

@@ -32,7 +32,7 @@ SETTINGS = {
 # The algorithm of FedBN is that of FedPer and LG-FedAvg; a network with normalisation is too slow
 # for this. The others train nothing; their tests have the answer in closed form.
 UNTRAINED = {"one_shot_ridge", "own_constant", "item_effects", "one_release_factors"}
-UNTRAINED |= {"private_prior"}
+UNTRAINED |= {"private_prior", "dpals"}
 NAMES = [
     name for name in NAMES if registry.info(name).about.needs != ("norm",) and name not in UNTRAINED
 ]

@@ -121,17 +121,37 @@ def factors(found: Tree, deviations: dict[str, float], rank: int) -> tuple[Tenso
     return means, loadings, (whole - loadings.square().sum(1)).clamp(min=LEAST_OWN)
 
 
-def predicted(
+def own_answers(batches: Batches, task: Task) -> tuple[Tensor, Tensor]:
+    """Return which items a person answered, 0 or 1, and its answers, -1 or 1 and 0 where there is
+    none, both ``[p]``."""
+    answered, given = items.answers(batches, task, 1, lambda batch: 2 * batch.y.unsqueeze(1) - 1)
+    return answered[:, 0], given[:, 0]
+
+
+def own_factors(
     answered: Tensor, given: Tensor, means: Tensor, loadings: Tensor, own: Tensor
 ) -> Tensor:
-    """Return the expected answers ``[p]`` of a person with the answers ``given [p]`` to the items
+    """Return the expected factors ``[R]`` of a person with the answers ``given [p]`` to the items
     that are ``answered [p]``, 0 or 1."""
     weighted = loadings * (answered / own).unsqueeze(1)
     unit = torch.eye(loadings.shape[1], dtype=loadings.dtype, device=loadings.device)
-    own_factors: Tensor = torch.linalg.solve_ex(
-        unit + loadings.mT @ weighted, weighted.mT @ (given - means)
-    )[0]
-    return means + loadings @ own_factors
+    system, right = unit + loadings.mT @ weighted, weighted.mT @ (given - means)
+    found: Tensor = torch.linalg.solve_ex(system, right)[0]
+    return found
+
+
+def predicted(
+    answered: Tensor, given: Tensor, means: Tensor, loadings: Tensor, own: Tensor
+) -> Tensor:
+    """Return the expected answers ``[p]`` of the person of ``own_factors`` to all items."""
+    return means + loadings @ own_factors(answered, given, means, loadings, own)
+
+
+def with_expected(params: Params, expected: Tensor) -> Params:
+    """Return the model with the logits 0 and z of expected answers ``[p]``."""
+    expected = expected.clamp(-MOST_MEAN, MOST_MEAN)
+    z = (1 + expected).log() - (1 - expected).log()
+    return items.with_outputs(params, torch.stack([torch.zeros_like(z), z], 1))
 
 
 def one_release_factors(
@@ -140,11 +160,6 @@ def one_release_factors(
     rank: Annotated[int, Option(least=1)] = 30,
 ) -> Method:
     """Return the method."""
-
-    def own_answers(batches: Batches, task: Task) -> tuple[Tensor, Tensor]:
-        """Return which items a person answered and its answers, both ``[p]``."""
-        answered, given = items.answers(batches, task, 1, lambda b: 2 * b.y.unsqueeze(1) - 1)
-        return answered[:, 0], given[:, 0]
 
     def parts(task: Task) -> Shapes:
         count = items.shape(task, two_classes=True)[0]
@@ -192,20 +207,14 @@ def one_release_factors(
         fitted = factors(found, deviations, min(rank, len(found["counts"])))
         model = dict(zip(("means", "loadings", "own"), fitted, strict=True))
         kept = {name: value.to(server[name]) for name, value in model.items()}
-        return with_logits(params, model["means"]), ServerState(found | kept)
-
-    def with_logits(params: Params, expected: Tensor) -> Params:
-        """Return the model with the logits 0 and z of expected answers ``[p]``."""
-        expected = expected.clamp(-MOST_MEAN, MOST_MEAN)
-        z = (1 + expected).log() - (1 - expected).log()
-        return items.with_outputs(params, torch.stack([torch.zeros_like(z), z], 1))
+        return with_expected(params, model["means"]), ServerState(found | kept)
 
     def personalize(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> Params:
         model = (server[name].double() for name in ("means", "loadings", "own"))
         answered, given = (value.double() for value in own_answers(batches, task))
-        return with_logits(params, predicted(answered, given, *model))
+        return with_expected(params, predicted(answered, given, *model))
 
     return Method(
         local_update,

@@ -1,0 +1,262 @@
+"""Private alternating least squares: against an independent NumPy program, a gradient step of
+DP-FedAvg, planted factors, and brute force on small tables."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import pflpipe
+from pflpipe import cells
+from pflpipe.errors import ConfigError
+from pflpipe.learning import networks
+from pflpipe.methods import registry
+from pflpipe.methods.dpals import SHARES, packed, started, unpacked, vectors
+from pflpipe.simulation import evaluation, rounds
+from pflpipe.simulation.clients import Examples
+from simulations import TABLE, assert_equal, params_after, personal_models, plan, simulation, spied
+
+ITEMS, MOST, RANK = 5, 3, 2
+LENGTHS = {"counts": math.sqrt(MOST), "gram": 2.0, "cross": math.sqrt(2 * MOST)}
+LENGTHS = {name: length / math.sqrt(SHARES[name]) for name, length in LENGTHS.items()}
+UNIT = math.sqrt(0.5 / RANK)
+
+
+def world(sizes=None, **changes):
+    rule = plan(**({"noise_multiplier": 0.1, "rounds": 2, "clip_norm": 0.7} | changes))
+    options = {"answers": MOST, "rank": RANK}
+    return simulation(
+        "dpals", options, plan=rule, backend="vmap", **({"sizes": sizes} if sizes else {})
+    )
+
+
+def answered(found, client):
+    """A person's answers -1, 0 or 1, the mean of several to one item, and which there are."""
+    rows = found.split.train[client]
+    items, labels = found.train.x[rows, 0].numpy().astype(int), found.train.y[rows].numpy()
+    x, o = np.zeros(ITEMS), np.zeros(ITEMS)
+    for item in set(items):
+        x[item], o[item] = (2 * labels[items == item] - 1).mean(), 1
+    return x, o
+
+
+def factors(v, x, o):
+    """The least squares of a person: rows of one for each answer and each factor."""
+    at = np.flatnonzero(o)
+    rows = np.vstack([v[at, 1:], np.eye(RANK) / UNIT])
+    return np.linalg.lstsq(rows, np.append((x - v[:, 0])[at], np.zeros(RANK)))[0]
+
+
+def message(v, x, o):
+    f = factors(v, x, o)
+    u = np.append(1, f / max(np.linalg.norm(f), 1))
+    w = min(1, math.sqrt(MOST / o.sum()))
+    pairs = itertools.combinations_with_replacement(range(RANK + 1), 2)
+    gram = [u[a] * u[b] * (1 if a == b else math.sqrt(2)) for a, b in pairs]
+    return {"counts": w * o, "gram": np.array(gram), "cross": w * np.outer(x, u)}
+
+
+def served(found, deviations, people):
+    """The server's steps in NumPy, one item after the other."""
+    counts, mean_count = found["counts"], found["counts"].mean()
+    own = max(np.mean((counts - mean_count) ** 2) - deviations["counts"] ** 2, 0)
+    counts = mean_count + own / (own + deviations["counts"] ** 2) * (counts - mean_count)
+    counts = np.maximum(counts, 0.1 * mean_count)
+    second = np.zeros((RANK + 1, RANK + 1))
+    pairs = itertools.combinations_with_replacement(range(RANK + 1), 2)
+    for value, (a, b) in zip(found["gram"], pairs, strict=True):
+        second[a, b] = second[b, a] = value / (1 if a == b else math.sqrt(2))
+    values, axes = np.linalg.eigh(second / second[0, 0])
+    edge = deviations["gram"] * math.sqrt(2 * (RANK + 1))
+    second = axes @ np.diag(np.maximum(values, max(edge, 1e-6))) @ axes.T
+    inverse = np.linalg.inv(second)
+    mean = found["cross"].sum(0) / counts.sum()
+    common, around = inverse @ mean, 1 - mean[0] ** 2
+    noise, rests = deviations["cross"] ** 2 * np.eye(RANK + 1), []
+    top, bottom = np.zeros(RANK + 1), np.zeros(RANK + 1)
+    for n, cross in zip(counts, found["cross"], strict=True):
+        rest = cross - n * mean
+        law = noise + around * n * second / people  # of rest, if the item is like all
+        unsure = np.diag(inverse @ law @ inverse) / n**2
+        top += ((inverse @ rest / n) ** 2 - unsure) / unsure**2
+        bottom += 1 / unsure**2
+        rests.append((n, rest, law))
+    between = np.diag(np.maximum(top / bottom, 0))
+    v = []
+    for n, rest, law in rests:
+        gain = between @ (n * second) @ np.linalg.inv(n * second @ between @ (n * second) + law)
+        v.append(common + gain @ rest)
+    v = np.array(v)
+    values, axes = np.linalg.eigh(second[1:, 1:])
+    root = axes @ np.diag(np.sqrt(values)) @ axes.T / UNIT
+    return np.hstack([v[:, :1], v[:, 1:] @ root]), v @ second[0]
+
+
+def logits(expected):
+    expected = expected.clip(-0.98, 0.98)
+    return np.log((1 + expected) / (1 - expected))
+
+
+def test_golden_rounds():
+    """Messages, server and home; the noise is taken from the releases, each of its own round."""
+    found = world()
+    done, steps, _ = spied(found)
+    deviations = {name: length * 0.1 / 4 for name, length in LENGTHS.items()}
+    v = started(ITEMS, RANK).double().numpy()
+    for uploads, scale, released in steps:
+        for name, length in LENGTHS.items():
+            assert scale[name].item() == pytest.approx(length / 0.7)
+        for client in range(4):
+            for name, value in message(v, *answered(found, client)).items():
+                np.testing.assert_allclose(uploads.update[name][client], value, rtol=1e-6)
+        sums = {name: value.numpy() for name, value in released.sum.items()}
+        v, expected = served(sums, deviations, 4)
+    np.testing.assert_allclose(done.server["vectors"], v, rtol=1e-6, atol=1e-8)
+    table = done.params["embedding.weight"].numpy()
+    np.testing.assert_allclose(table[1], logits(expected), rtol=1e-6, atol=1e-8)
+    models = personal_models(found, done)["embedding.weight"].numpy()
+    for client in range(4):
+        own = v[:, 0] + v[:, 1:] @ factors(v, *answered(found, client))
+        np.testing.assert_allclose(models[client][1], logits(own), rtol=1e-6, atol=1e-8)
+
+
+def test_a_gradient_step_of_dp_fedavg_on_the_items_reads_the_same_sums():
+    """With a person's u as its head, the squared error's step is 2 lr / n (cross - u u' v)."""
+    rule = plan(1, noise_multiplier=0.0, clip_norm=9.0, rounds=1)
+    about = {"plan": rule, "sizes": (ITEMS,), "backend": "vmap"}
+    found = simulation("dpals", {"answers": ITEMS, "rank": RANK}, **about)
+    x = found.train.x.clone()
+    x[:ITEMS, 0] = torch.arange(ITEMS)
+    found = dataclasses.replace(found, train=Examples(x, found.train.y))
+    _, ((uploads, _, _),), _ = spied(found)
+    u = unpacked(uploads.update["gram"][0], RANK + 1)[0]
+    v = started(ITEMS, RANK).double()
+    model = cells.Model("embedding", (RANK + 1,), items=ITEMS)
+    about |= {"model": model, "shape": (1,), "lr": 0.3, "local_epochs": 1, "batch_size": 0}
+    averaged = simulation("dp_fedavg", loss="squared_error", **about)
+    numbers = 2.0 * found.train.y.double() - 1
+    network = networks.build(model, (1,), 1)
+    averaged = dataclasses.replace(averaged, network=network, train=Examples(x, numbers))
+    begun = rounds.start(averaged)
+    head = {"head.weight": u[None], "head.bias": torch.zeros(1).double()}
+    begun.params = type(begun.params)({"embedding.weight": v.T.clone()} | head)
+    _, ((step, _, _),), _ = spied(averaged, begun)
+    expected = 2 * 0.3 / ITEMS * (uploads.update["cross"][0] - v @ torch.outer(u, u))
+    assert_equal({"v": step.update["embedding.weight"][0]}, {"v": expected.T}, 1e-6)
+
+
+@pytest.mark.parametrize("clip_norm", [0.7, 5.0])
+def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(clip_norm):
+    """Brute force over every set of items and all answers to it, each part within its share."""
+    sets = [s for n in range(1, ITEMS + 1) for s in itertools.combinations(range(ITEMS), n)]
+    given = [(s, y) for s in sets for y in itertools.product((0, 1), repeat=len(s))]
+    sizes = tuple(len(s) for s, _ in given)
+    rule = plan(len(sizes), rounds=1, clip_norm=clip_norm)
+    found = simulation("dpals", {"answers": MOST, "rank": RANK}, plan=rule, sizes=sizes)
+    x, y = found.train.x.clone(), found.train.y.clone()
+    x[: sum(sizes), 0] = torch.tensor([float(item) for s, _ in given for item in s])
+    y[: sum(sizes)] = torch.tensor([value for _, answers in given for value in answers])
+    begun = rounds.start(found := dataclasses.replace(found, train=Examples(x, y)))
+    surprised = torch.tensor([-1.0, 0.0, 0.0])  # so that factors are cut
+    far = 1.4 * begun.server["vectors"] + surprised
+    begun.server = type(begun.server)({"vectors": far})
+    _, ((uploads, scale, _),), _ = spied(found, begun)
+    squares = {
+        n: (v / scale[n]).flatten(1).square().sum(1) / clip_norm**2
+        for n, v in uploads.update.items()
+    }
+    for name, share in SHARES.items():
+        assert squares[name].max().item() == pytest.approx(share, rel=0.05)
+        assert (squares[name] <= share * (1 + 1e-12)).all()
+    assert sum(SHARES.values()) == pytest.approx(1)
+
+
+def release(v, u, people, noise, rng):
+    """What 500 people with the factors u say of all items, each an answer of variance 1."""
+    x = u @ v.T + rng.normal(size=(len(u), len(v)))
+    parts = {"counts": np.ones(len(v)), "cross": x.T @ u / len(u)}
+    parts["gram"] = packed(torch.from_numpy(u.T @ u / len(u))).numpy()
+    return {n: torch.from_numpy(p + noise[n] * rng.normal(size=p.shape)) for n, p in parts.items()}
+
+
+def test_vectors_of_items_are_nearer_to_the_truth_than_least_squares_and_alike_in_noise():
+    rng, people = np.random.default_rng(0), 500
+    u = np.hstack([np.ones((people, 1)), rng.normal(size=(people, RANK)) * UNIT])
+    truth = np.array([0.1, 0.4, 0.0]) + rng.normal(size=(60, 3)) * [0.1, 0.3, 0.3]
+    noise = {"counts": 0.01, "gram": 0.01, "cross": 0.3}
+    found = release(truth, u, people, noise, rng)
+    guessed = found["cross"].numpy() @ np.linalg.inv(u.T @ u / people)
+    v, _ = vectors(found, noise, people)
+    v = v.numpy()
+    plain = ((guessed - truth) ** 2).mean(0)
+    assert (((v - truth) ** 2).mean(0) < 0.8 * plain).all()
+    moved = []  # of items that are alike, how much of least squares' spread is left
+    for _ in range(30):
+        found = release(truth * 0 + [0.1, 0.4, 0.0], u, people, noise, rng)
+        guessed = found["cross"].numpy() @ np.linalg.inv(u.T @ u / people)
+        moved.append(vectors(found, noise, people)[0].numpy().var(0) / guessed.var(0))
+    assert (np.mean(moved, 0) < 0.1).all()
+
+
+def test_more_rounds_find_factors_that_one_round_cannot():
+    """150 people of two kinds, whose usual answers are opposite, but for a fifth of them, each to
+    10 of 30 items."""
+    rng, people, count = np.random.default_rng(0), 150, 30
+    usual = np.where(np.arange(people)[:, None] % 2 == 1, 1, -1) * rng.choice([-1, 1], count)
+    truth = usual * np.where(rng.random((people, count)) < 0.2, -1, 1) > 0
+    order = rng.permuted(np.tile(np.arange(count), (people, 1)), axis=1)
+    rows = np.sort(order[:, :10], 1) + count * np.arange(people)[:, None]
+    x = torch.from_numpy(np.tile(np.arange(count), people)[:, None]).double()
+    right = []
+    for number in (1, 2):
+        rule = plan(people, noise_multiplier=0.0, clip_norm=9.0, rounds=number)
+        model = cells.Model("embedding", (4,), items=count)
+        about = {"plan": rule, "sizes": (10,) * people, "backend": "vmap", "model": model}
+        found = simulation("dpals", {"answers": 10, "rank": RANK}, shape=(1,), **about)
+        train = Examples(x, torch.from_numpy(truth.flatten().astype(int)))
+        split = dataclasses.replace(found.split, train=list(rows))
+        found = dataclasses.replace(found, train=train, split=split)
+        models = personal_models(found, rounds.run(found, rounds.start(found)))
+        said = models["embedding.weight"][:, 1].numpy() > 0
+        right.append(np.take_along_axis(said == (usual > 0), order[:, 10:], 1).mean())
+    assert right[0] < 0.8 < 0.95 < right[1]
+
+
+def test_new_people_cost_nothing_and_a_person_without_answers_sends_nothing():
+    found = world()
+    done = rounds.run(found, rounds.start(found))
+    new = dataclasses.replace(found, split=dataclasses.replace(found.split, new=found.split))
+    known = evaluation.accuracies(found, done)
+    stranger = evaluation.accuracies_of_new(new, done)
+    pairs = zip(known, stranger, strict=True)
+    assert all(old["personal_own"] == fresh["personal_new"] for old, fresh in pairs)
+    _, steps, _ = spied(world(sizes=(9, 0, 1, 6)))
+    assert all((value[1] == 0).all() for value in steps[0][0].update.values())
+
+
+def test_both_backends_and_further_people_change_no_number():
+    by_map = params_after(world())
+    loop = dataclasses.replace(world(), backend="loop")
+    assert_equal(params_after(loop), by_map, 1e-12)
+
+
+def test_what_is_no_table_of_two_classes_is_refused_in_one_line():
+    check, name = registry.check_model, "dpals"
+    with pytest.raises(ConfigError, match=r"method dpals: model; got 'mlp'.*people"):
+        check(name, cells.Model("mlp", (6,)))
+    with pytest.raises(ConfigError, match=r"dpals: classes; got 3; expected 2"):
+        check(name, TABLE, outputs=3)
+    check(name, TABLE, outputs=2)
+    people = [(torch.tensor([[0.0], [1.0], [2.0]]), torch.arange(3)) for _ in range(3)]
+    settings = {
+        "training": cells.Training(1, 1, 0, "sgd", 0.1),
+        "privacy": cells.Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=0.5),
+        "secret": "a",
+    }
+    with pytest.raises(ConfigError, match=r"outputs of the network; got 3; expected 2"):
+        pflpipe.train(name, people, model=TABLE, classes=3, **settings)
+    with pytest.raises(ConfigError, match=r"loss.*expected cross_entropy"):
+        registry.check_loss(name, "binary", {})
