@@ -138,3 +138,20 @@ def test_methods_that_diverge_at_every_seed_leave_the_word_to_the_others():
 def test_one_seed_decides_nothing():
     single = [group(name, scores[:1] + 20, seeds=(0,)) for name, scores in SCORES.items()]
     assert judged(single).word == "undecided"
+
+
+def test_a_word_that_is_read_after_every_seed_is_no_more_often_wrong():
+    """The gain is exactly the margin, so that both words are wrong."""
+    studies, looks = 150, range(3, 10)
+
+    def share(counted: int) -> float:
+        rng, wrong = np.random.default_rng(3), 0
+        for _ in range(studies):
+            ours = 60 + verdicts.MARGIN + rng.normal(size=looks[-1])
+            values = pd.DataFrame({"own": ours, "rival": 60.0})
+            words = (verdicts.decide(values[:n], ["own"], ["rival"], None, counted) for n in looks)
+            wrong += any(one.word != "undecided" for one in words)
+        return wrong / studies
+
+    limit = 0.05 + 2 * math.sqrt(0.05 * 0.95 / studies)
+    assert share(len(looks)) <= limit < share(1), "looks that count as one are wrong too often"

@@ -13,22 +13,24 @@ any "does not pay" is. No other truth makes these words wrong more often.
 
 prints a row for each setting: how often all intervals of the personal models beside one rival held
 (the least of all rivals), how often the interval of the first personal model beside the rival with
-the largest mean held, which is the one that is shown, and how often each word was said.
+the largest mean held, which is the one that is shown, and how often each word was said. Then the
+same where seeds are added until a word is said.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from pflpipe.report import verdicts
-from pflpipe.report.verdicts import DOES_NOT, MARGIN, PAYS
+from pflpipe.report.verdicts import DOES_NOT, MARGIN, PAYS, UNDECIDED
 
 STUDIES = 2000
 POOL, PEOPLE = 80, 50
@@ -91,11 +93,10 @@ class Setting:
         return 60 + np.array([*own, *others])
 
 
-def held(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, bool, str]:
-    """Return of one study which rivals' intervals all held, whether the one that is shown did, and
-    its word."""
-    truth, seeds, lines = setting.truth, setting.seeds, sum(setting.lines)
-    means = truth + rng.normal(scale=2, size=(seeds, 1)) + setting.luck(rng, seeds, lines)
+def drawn(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the means of one study, seeds x lines, and of every seed lines x people."""
+    seeds, lines = setting.seeds, sum(setting.lines)
+    means = setting.truth + rng.normal(scale=2, size=(seeds, 1)) + setting.luck(rng, seeds, lines)
     shared = rng.normal(scale=setting.common, size=(seeds, 2))
     means += np.repeat(shared, setting.lines, axis=1)
     persons = rng.normal(scale=EFFECT, size=(POOL, lines))
@@ -108,6 +109,14 @@ def held(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, bool, 
     if setting.collapses:
         fell = rng.random((seeds, lines)) < COLLAPSE
         means -= fell * rng.uniform(*FALL, size=fell.shape)
+    return means, runs
+
+
+def held(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, bool, str]:
+    """Return of one study which rivals' intervals all held, whether the one that is shown did, and
+    its word."""
+    truth, lines = setting.truth, sum(setting.lines)
+    means, runs = drawn(setting, rng)
     personal, rivals = range(setting.lines[0]), range(setting.lines[0], lines)
     people = verdicts.people(range(lines), runs, POOL)
     found = verdicts.decide(pd.DataFrame(means), personal, rivals, people)
@@ -118,6 +127,21 @@ def held(setting: Setting, rng: np.random.Generator) -> tuple[np.ndarray, bool, 
             good[line, rival - len(personal)] = one.low <= true <= one.high
     strongest = max(found.beaten, key=found.model.mean, default=rivals[0])
     return good.all(axis=0), bool(good[found.first, strongest - len(personal)]), found.word
+
+
+def said(setting: Setting, looks: Sequence[int], rng: np.random.Generator) -> str:
+    """Return the word of one study to which seeds are added until it is decided."""
+    lines = sum(setting.lines)
+    means, runs = drawn(setting, rng)
+    word = UNDECIDED
+    for seeds in looks:
+        people = verdicts.people(range(lines), runs[:seeds], POOL)
+        sides = range(setting.lines[0]), range(setting.lines[0], lines)
+        found = verdicts.decide(pd.DataFrame(means[:seeds]), *sides, people, len(looks))
+        word = found.word
+        if word != UNDECIDED:
+            break
+    return word
 
 
 def simulate(setting: Setting, studies: int) -> dict[str, float]:
@@ -164,6 +188,18 @@ def main() -> None:
             *(f"{value:.1f}" for value in found.values()),
         ]
         print(f"| {' | '.join(words)} |", flush=True)
+    looks = (3, 5, 8)
+    print(f"\nSeeds are added until the word is there, read at {looks} seeds:\n")
+    print("| lines | luck | truth | pays | not |")
+    print("|---|---|---|--:|--:|")
+    for lines, paying in itertools.product(((1, 1), (3, 3), (8, 6)), (False, True)):
+        added = Setting(looks[-1], equal, False, paying, lines)
+        rng = np.random.default_rng(20_261_128)
+        words = [said(added, looks, rng) for _ in range(studies)]
+        shares = [f"{100 * words.count(word) / studies:.1f}" for word in (PAYS, DOES_NOT)]
+        truth = "one just pays" if paying else "none pays"
+        named = "{} and {}".format(*lines)
+        print(f"| {named} | equal | {truth} | {shares[0]} | {shares[1]} |", flush=True)
     print(f"\n{studies:,} studies a setting, {time.process_time():.0f} CPU seconds.")
 
 

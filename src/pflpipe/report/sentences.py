@@ -44,18 +44,27 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
     for facet in layout(study).facets:
         where = ", ".join(f"{name} = {value}" for name, value in facet.items())
         panel = [group for group in groups if group.belongs(facet)]
-        said = (*paying(judged(panel)), *compared(panel), *references(panel))
+        said = (*paying(judged(panel, len(study.looks) or 1)), *compared(panel), *references(panel))
         for sentence in (*said, *claims_that_fail(panel)):
             yield f"{where}: {sentence}" if where else sentence
     yield SEEDS_ALONE
+    if len(study.looks) > 1:
+        yield (
+            f"Seeds may be added: the verdict is read at {names([str(n) for n in study.looks])} "
+            "seeds, and its intervals hold together at all of these."
+        )
     yield from comparison.protected(frame)
 
 
-def judged(groups: Sequence[Group]) -> dict[str, Verdict]:
-    """Return the verdict at every budget of the certified groups, over seeds alone."""
+def judged(groups: Sequence[Group], looks: int = 1) -> dict[str, Verdict]:
+    """Return the verdict at every budget of the certified groups, over seeds alone; ``looks`` as in
+    ``verdicts.judge``."""
     none = [group for group in of_claim(groups, "none") if not group.sends]
     certified = by_budget(of_claim(groups, "certified"))
-    found = {budget: verdicts.judge([*members, *none]) for budget, members in certified.items()}
+    found = {
+        budget: verdicts.judge([*members, *none], looks=looks)
+        for budget, members in certified.items()
+    }
     return {budget: verdict for budget, verdict in found.items() if verdict}
 
 

@@ -15,6 +15,11 @@ words is then wrong in at most 5 of 100 studies: a wrong "pays" needs a wrong in
 personal models beside its strongest rival; a wrong "does not pay" needs one of the best personal
 model beside one of the rivals.
 
+A study may add seeds until the word is there. How often it is read, at which numbers of seeds, is
+fixed before the first run (``looks`` of a study). The intervals of all looks are then one family,
+with as many times more intervals, and a word that was said at any look is still wrong in at most 5
+of 100 studies.
+
 Collapsed runs (statistics.py) are no part of the differences; a run that diverged is one of them,
 whatever it scored. A personal model with such a run never pays. A rival with one beats nobody, but
 must be beaten; unless most of its runs collapsed. Where fewer than three are left, its intervals
@@ -88,20 +93,21 @@ class Verdict:
     collapsed: Mapping[str, tuple[int, int]]
 
 
-def judge(members: Sequence[Group], people: People | None = None) -> Verdict | None:
+def judge(members: Sequence[Group], people: People | None = None, looks: int = 1) -> Verdict | None:
     """Return the verdict on the groups of one budget; None without a personal model, without a
     rival of kind (a) of which most runs did not collapse, and where the metric is no percentage.
 
     Args:
         members: certified groups, and those that send nothing.
         people: of two lines, see statistics.py.
+        looks: how often the word may be read while seeds are added.
     """
     personal, rivals = _sides(members)
     if not personal or "a" not in rivals or members[0].metric.unit != "%":
         return None
     lines = [*personal, *(line for known in rivals.values() for line in known)]
     values = pd.DataFrame({line: _scores(line) for line in lines})
-    found = decide(values, personal, lines[len(personal) :], people)
+    found = decide(values, personal, lines[len(personal) :], people, looks)
     mean = found.model.mean
     kinds = {kind: [one for one in known if one in found.beaten] for kind, known in rivals.items()}
     if not kinds["a"]:
@@ -164,15 +170,19 @@ class Decision:
 
 
 def decide(
-    values: pd.DataFrame, personal: Sequence[Any], rivals: Sequence[Any], people: People | None
+    values: pd.DataFrame,
+    personal: Sequence[Any],
+    rivals: Sequence[Any],
+    people: People | None,
+    looks: int = 1,
 ) -> Decision:
     """Return the word on seeds x lines, percent; NaN where a line lacks a seed, minus infinity
-    where its run diverged."""
+    where its run diverged. ``looks`` as in ``judge``."""
     fell = statistics.collapsed(values)
     steady = frozenset(line for line in values if not fell[line].any())
     left = values.count() - fell.sum()
     beaten = [line for line in rivals if 2 * left[line] > values[line].count()]
-    compared = max(len(personal), len(beaten))
+    compared = looks * max(len(personal), len(beaten))
     model = Model(values.mask(fell), people)
     intervals = {
         line: {rival: model.difference(line, rival, compared) for rival in beaten}

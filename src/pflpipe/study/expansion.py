@@ -101,6 +101,10 @@ def check(document: dict[str, Any], file: str, problems: Problems) -> list[dict[
             sound.append(entry)
     if not _can_choose(document, file, problems):
         return []
+    looks = document.get("looks", [])
+    if looks != sorted(looks) or (looks and len(document["seeds"]) not in looks):
+        expected = f"as many as at one of the looks, which ascend: {', '.join(map(str, looks))}"
+        problems.refuse(f"{file}: seeds", got=document["seeds"], expected=expected)
     # Counted before anything is expanded, which would take the memory of all runs.
     runs = sum(_runs(document, entry) for entry in sound)
     if runs > MOST_RUNS:

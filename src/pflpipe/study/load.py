@@ -34,6 +34,7 @@ from pflpipe.study.config import PAPERS, RESULTS, STUDIES, study_file
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
 _APART = {"title", "description", "report", "paper", "layout", "figures", "metrics", "dataset"} | {
+    "looks",
     "profile",
     "official_code",
 }

@@ -135,6 +135,7 @@ class Study:
         metrics: by name; the first is that of the loss.
         criterion: the metric that ranks sets of values.
         best_round: the column whose best round the table shows as well; empty for none.
+        looks: numbers of seeds at which its verdict may be read; empty for one reading.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Study:
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=ALWAYS.copy)
     criterion: str = ACCURACY
     best_round: str = ""
+    looks: tuple[int, ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -322,9 +324,18 @@ class Outline:
         first: dict[str, Row] = {}
         for row in rows:
             first.setdefault(row.cell.id, row)
-        title, text = self.document["title"], self.document["description"]
-        found, by, best = tuple(first.values()), self.criterion, self.best_round
-        return Study(name, title, text, found, self.layout, self.figures, self.metrics, by, best)
+        return Study(
+            name,
+            self.document["title"],
+            self.document["description"],
+            tuple(first.values()),
+            self.layout,
+            self.figures,
+            self.metrics,
+            self.criterion,
+            self.best_round,
+            tuple(self.document.get("looks", ())),
+        )
 
     def __str__(self) -> str:
         number = len(self.study().rows)
