@@ -96,13 +96,16 @@ def draw(found: Sequence[Panel], target: Path) -> None:
         small_figure(file, target)
 
 
-def small_figure(source: Path, target: Path) -> None:
-    """Write a figure with a page's width and few colours, a tenth of the bytes."""
+def small_figure(
+    source: Path, target: Path, method: Image.Quantize = Image.Quantize.MEDIANCUT
+) -> None:
+    """Write a figure with a page's width and few colours, a tenth of the bytes; ``MAXCOVERAGE``
+    keeps rare colours."""
     with Image.open(source) as image:
         size = (min(image.width, WIDTH), round(image.height * min(1, WIDTH / image.width)))
         small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
     with atomic(target) as path:
-        small.quantize(COLOURS, dither=Image.Dither.NONE).save(path, "png", optimize=True)
+        small.quantize(COLOURS, method, dither=Image.Dither.NONE).save(path, "png", optimize=True)
 
 
 def _figure(found: Sequence[Panel]) -> Figure:

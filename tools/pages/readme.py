@@ -7,6 +7,7 @@ What stands outside of the blocks (blocks.py) is written by hand and holds no me
 from __future__ import annotations
 
 import hashlib
+import itertools
 import shutil
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
@@ -41,8 +42,8 @@ PAGES = {"README.md": (VERDICT,), "docs/quickstart.md": (TABLE, SENTENCES, COMPA
 COLUMNS = 98
 """Width of README.md."""
 Code = Callable[[Sequence[Cell]], str]
-FIGURES = ("privacy_utility", "phone")
-"""Names of the quickstart's figures in the documents: of a page's width, and of a phone's."""
+FIGURE = "privacy_utility.png"
+"""The quickstart's figure in the documents."""
 _METRICS = {"personal": "personal_own", "global": "global_common"}
 
 
@@ -63,7 +64,7 @@ class _Method:
 
 
 def renew(root: Path, results: Path, code: Code) -> list[str]:
-    """Rewrite the blocks of ``PAGES`` in ``root`` and the quickstart's ``FIGURES`` in
+    """Rewrite the blocks of ``PAGES`` in ``root`` and the quickstart's ``FIGURE`` in
     ``root/docs/images``; return what was done.
 
     The block of ``quickstart_published``, which ``make quickstart`` does not train, stays as it is
@@ -81,12 +82,8 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     """
     study = load_study(QUICKSTART, root / STUDIES, results)
     frame = _read(study, results)
-    images = {
-        root / "docs/images" / f"{QUICKSTART}_{name}.png": existing(
-            results / "figures" / QUICKSTART / f"{name}.png"
-        )
-        for name in FIGURES
-    }
+    image = root / "docs/images" / f"{QUICKSTART}_{FIGURE}"
+    figure = existing(results / "figures" / QUICKSTART / FIGURE)
     lines = _methods(study, frame)
     table = _table(study, frame, lines, provenance.of_study(study, frame, results))
     blocks = {
@@ -109,11 +106,10 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     for page, names in PAGES.items():
         for name in filter(blocks.__contains__, names):
             after[root / page] = parts.replaced(after[root / page], name, blocks[name], page)
-    for image, figure in images.items():
-        if not image.is_file() or image.read_bytes() != figure.read_bytes():
-            with atomic(image) as path:
-                shutil.copyfile(figure, path)
-            told.append(f"{image}: renewed")
+    if not image.is_file() or image.read_bytes() != figure.read_bytes():
+        with atomic(image) as path:
+            shutil.copyfile(figure, path)
+        told.append(f"{image}: renewed")
     for path, text in after.items():
         if text != before[path]:
             write_text(path, text)
@@ -234,8 +230,8 @@ def _sentences(lines: Sequence[_Method]) -> Iterator[str]:
 
 
 def _verdict(lines: Sequence[_Method]) -> Iterator[str]:
-    """Yield the same in short for README.md, as items of a list: the certified methods, the
-    references, and what a nominal epsilon is worth."""
+    """Yield the same in short for README.md, as items of a list: the certified methods, whether
+    they pay, and the references."""
     groups = _groups(lines)
     certified = comparison.by_budget(comparison.of_claim(groups, "certified"))
     ranked = {budget: comparison.ranked(members) for budget, members in certified.items()}
@@ -245,8 +241,8 @@ def _verdict(lines: Sequence[_Method]) -> Iterator[str]:
     ]
     count = sum(line.claim == "certified" for line in lines)
     yield f"- {count} certified methods: {', '.join(parts)}."
-    found = sentences.paying(sentences.judged(groups))
-    for said in (*found, *sentences.references(groups), *sentences.claims_that_fail(groups)):
+    verdict = itertools.islice(sentences.paying(sentences.judged(groups)), 1)
+    for said in (*verdict, *sentences.references(groups)):
         yield f"- {said}"
     yield f"- {sentences.SEEDS_ALONE}"
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pages import across_studies, archive, blocks, gain_map, gains, one_study, wording
+from pages import across_studies, archive, blocks, front, gain_map, gains, one_study, wording
 from pages.archive import Archive
 from pages.panel import Panel, panels
 from pflpipe.files import write_text
@@ -26,9 +26,10 @@ ACROSS = "across_studies"
 
 
 def write(docs: Path) -> list[Path]:
-    """Write ``docs/results.md`` and the pages and tables of ``docs/results/`` from its folders, the
-    study with most runs first; return the pages, none where no study is there. Studies that lack
-    methods are only named: who is best among some is no answer.
+    """Write ``docs/results.md``, the pages and tables of ``docs/results/`` from its folders, the
+    study with most runs first, and what the first page shows of them (front.py); return the pages,
+    none where no study is there. Studies that lack methods are only named: who is best among some
+    is no answer.
 
     Raises:
         DataError: a study is damaged.
@@ -77,7 +78,8 @@ def write(docs: Path) -> list[Path]:
     write_text(docs / "results.md", "\n\n".join(summary) + "\n")
     for name, text in texts.items():
         write_text(root / name, text)
-    return [docs / "results.md", *(root / name for name in texts)]
+    pages = [docs / "results.md", *(root / name for name in texts)]
+    return [*pages, *front.write(docs.parent, found)]
 
 
 def _map(found: Sequence[Panel], first: bool) -> Iterator[str]:

@@ -1,0 +1,86 @@
+"""The first page says what the studies say: its table and its pictures follow from their
+verdicts."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import synthetic
+
+from pages import blocks, front
+from pages.panel import panels
+from pflpipe.methods import registry
+from pflpipe.report.verdicts import PAYS, UNDECIDED
+
+ROOT = Path(__file__).resolve().parents[2]
+ONE = {"people": (10,), "fractions": (0.2,)}
+
+
+def level(line: str, *_: float) -> tuple[float, float | None, float | None]:
+    return {"fedrep": (66, None, None), "local_only": (60, None, None)}.get(line, (55, 64, 64))
+
+
+def cells(line: str) -> list[str]:
+    return [entry.strip() for entry in line.replace("\\_", "_").strip("|").split(" | ")]
+
+
+def test_the_table_of_the_first_page_is_that_of_the_results():
+    found = {}
+    for line in (ROOT / "docs/results.md").read_text().splitlines():
+        if line.startswith("| people"):
+            study, budget, searched, word, method, *_ = cells(line)
+            found[study, budget] = (word, method, searched)
+    for page in front.PAGES:
+        text = blocks.split((ROOT / page).read_text(), front.ANSWER, page)[1]
+        sums = " ".join(text.split())
+        for study, (name, data) in front.PEOPLE.items():
+            (row,) = (line for line in text.splitlines() if line.startswith(f"| {data} |"))
+            known = [found[study, budget] for budget in front.BUDGETS]
+            for said, (word, method, _) in zip(cells(row)[3:], known, strict=True):
+                title = registry.info(method.split(" (")[0]).about.title
+                assert (said == f"**{title}**") == (word == PAYS), (study, said)
+                assert (said == UNDECIDED) == (word == UNDECIDED), (study, said)
+            assert f"{name} {', '.join(searched for *_, searched in known)}" in sums
+
+
+def test_a_gain_is_that_over_the_strongest_rival():
+    found = {front.MAP: panels(synthetic.made(level, **ONE, epsilons=(2.0,)))}
+    (region,) = front.points(found).to_dict("records")
+    assert region["gain"] == pytest.approx(2, abs=0.01)
+    assert (region["word"], region["budget"]) == (PAYS, "ε = 2")
+    assert not region["without_rounds"]
+
+
+@pytest.mark.slow
+def test_pages_that_ask_get_table_and_pictures_and_no_page_is_a_picture_s_reason(tmp_path):
+    (tmp_path / "docs/images").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("Nothing.\n")
+    found = {"people_spi": panels(synthetic.made(level, **ONE, epsilons=(0.5, 2.0, 8.0)))}
+    found[front.MAP] = found["people_spi"]
+    assert front.write(tmp_path, found) == []
+    assert list((tmp_path / "docs/images").iterdir()) == []
+    claims = pd.DataFrame(
+        {
+            "program": "A",
+            "mechanism": ["noise", "no noise", "all"],
+            "verdict": ["refuted", "refuted", "kept"],
+            "epsilon_claimed": 1,
+            "epsilon_true": [2, float("inf"), 1],
+            "epsilon_lower": [1.5, 1, 0],
+        }
+    )
+    claims.to_csv(tmp_path / "docs/audit_others.csv", index=False)
+    page = tmp_path / "docs/index.md"
+    page.write_text(f"Before.\n{blocks.block(front.ANSWER, '')}\nAfter.\n")
+    assert front.write(tmp_path, found) == [page]
+    assert re.search(r"Before\.\n.*\*\*FedRep\*\*.*After\.\n", page.read_text(), re.DOTALL)
+    for name in front.PICTURES:
+        assert (tmp_path / "docs/images" / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_pictures_of_the_first_page_are_small():
+    for name in front.PICTURES:
+        assert (ROOT / "docs/images" / name).stat().st_size <= 60_000
