@@ -49,6 +49,7 @@ PEOPLE: Mapping[str, tuple[str, str]] = {
 them, as its page says that its epsilon may not hold."""
 BUDGETS = ("ε = 0.5", "ε = 2", "ε = 8")
 _WORDS = {PAYS: style.CERTIFIED, DOES_NOT: style.NOMINAL, UNDECIDED: style.PLAIN}
+_THIN = "#aaaaaa"
 _LINES = (("o", "-"), ("s", "--"), ("^", ":"))
 _APART = 1.4
 """Percentage points between names that would meet."""
@@ -143,7 +144,7 @@ def gains(regions: pd.DataFrame) -> Figure:
     heading = (
         "What the first personal model gains over its strongest rival, in percentage points, on "
         "people's own test rows. Real people; bars: simultaneous 95 % intervals over seeds and "
-        "people; grey band: less than a point. Lines: SPI with fewer people and rows. Diamonds: "
+        "people; band: less than a point. Lines: SPI with fewer people and rows. Diamonds: "
         "methods without rounds are among the rivals."
     )
     shape = (1, len(BUDGETS))
@@ -152,7 +153,7 @@ def gains(regions: pd.DataFrame) -> Figure:
     )
     kinds = sorted(regions.loc[regions["study"] == MAP, "test_fraction"].unique())
     for axes, budget in zip(places, BUDGETS, strict=True):
-        axes.axhspan(-MARGIN, MARGIN, color="#dddddd")
+        axes.axhspan(-MARGIN, MARGIN, color="#e8e8e8")
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(f"{budget} for a whole person", loc="left")
         axes.set_xscale("log")
@@ -164,7 +165,7 @@ def gains(regions: pd.DataFrame) -> Figure:
         for (marker, dashes), kind in zip(_LINES, kinds, strict=False):
             line = members[(members["study"] == MAP) & (members["test_fraction"] == kind)]
             label = f"{line['rows'].mean():.0f} rows each"
-            axes.plot(line["people"], line["gain"], dashes + marker, color=style.REST, label=label)
+            axes.plot(line["people"], line["gain"], dashes + marker, color=_THIN, label=label)
             _mark(axes, line, marker)
         named = members[members["study"] != MAP]
         _mark(axes, named[named["without_rounds"]], "D")
@@ -214,7 +215,9 @@ def claims(audits: pd.DataFrame) -> Figure:
     axes.set_xlim(0.3, _END)
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
     axes.set_xlabel("ε of one user, or of one example where the program says so")
-    axes.set_yticks(range(len(refuted)), map(_claim, refuted.to_dict("records")), fontsize=6.5)
+    names = refuted["program"] + ": " + refuted["mechanism"]
+    short = [textwrap.shorten(name, _WIDTH, placeholder=" …") for name in names]
+    axes.set_yticks(range(len(refuted)), short, fontsize=6.5)
     axes.set_ylim(len(refuted) - 0.4, -0.6)
     axes.grid(axis="x")
     heights = refuted.index.to_numpy()
@@ -240,7 +243,3 @@ def claims(audits: pd.DataFrame) -> Figure:
     )
     style.legend(figure, axes, columns=3)
     return figure
-
-
-def _claim(row: Mapping[str, Any]) -> str:
-    return textwrap.shorten(f"{row['program']}: {row['mechanism']}", _WIDTH, placeholder=" …")
