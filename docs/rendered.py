@@ -1,8 +1,9 @@
 """Pages of the site that are made from the program: mkdocs calls this file while it builds.
 
 Nothing that is made here is committed. A page has prose of its own, and a comment where the
-program's words go: ``<!-- cards of all methods -->``, ``<!-- keys: partition -->``,
-``<!-- table: FILE.csv -->``. The notebook is a page with the outputs that are stored in it.
+program's words go: ``<!-- cards of all methods -->``, ``<!-- overview of all methods -->``,
+``<!-- keys: partition -->``, ``<!-- table: FILE.csv -->``. The notebook is a page with the outputs
+that are stored in it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from mkdocs.structure.pages import Page
 from pflpipe.report import cards
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tools"))
-from pages import shown, study_page
+from pages import overview, shown, study_page
 
 CARDS = "<!-- cards of all methods -->"
+OVERVIEW = "<!-- overview of all methods -->"
 TABLE = re.compile(r"<!-- table: (\S+) -->")
 KEYS = re.compile(r"<!-- keys: (\w+) -->")
 
@@ -67,9 +69,11 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         return "\n\n".join(_blocks(json.loads(markdown)))
     if page.file.src_uri.startswith(("results", "audit_others")):
         page.meta["hide"] = ["toc"]  # for its tables, which are wide
-    if CARDS in markdown:
-        markdown = _CODE.sub(_formula, markdown.replace(CARDS, cards.page()))
     folder = Path(page.file.abs_src_path or "").parent
+    if CARDS in markdown:
+        methods = overview.table(folder.parent / "results")
+        cards_too = markdown.replace(OVERVIEW, methods).replace(CARDS, cards.page())
+        markdown = _CODE.sub(_formula, cards_too)
     markdown = TABLE.sub(lambda mark: shown.tables(folder / mark[1]), markdown)
     return KEYS.sub(lambda mark: study_page.keys(mark[1]), markdown)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from called import called, works
 from mutants import MUTANTS
@@ -242,12 +244,24 @@ def test_links_between_documents_lead_somewhere():
     assert broken == []
 
 
-def test_versions_agree():
+def test_what_cites_and_describes_the_package_agrees():
+    """CITATION.cff for people who cite, codemeta.json for catalogues, pyproject.toml for pip."""
     version = re.search(r'__version__ = "([^"]+)"', (PACKAGE / "_version.py").read_text())
-    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     assert version
-    assert cited
-    assert version[1] == cited[1]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    meta = json.loads((ROOT / "codemeta.json").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert version[1] == cited["version"] == meta["version"]
+    text = project["description"]
+    assert meta["description"] == text
+    assert cited["title"] == f"{project['name']}: {text[0].lower()}{text[1:]}"
+    assert meta["license"].rpartition("/")[2] == cited["license"] == project["license"]
+    assert [one["name"] for one in meta["author"]] == [one["name"] for one in cited["authors"]]
+    assert meta["keywords"] == cited["keywords"]
+    assert meta["runtimePlatform"] == f"Python {project['requires-python']}"
+    assert meta["softwareRequirements"] == project["dependencies"]
+    assert (ROOT / meta["readme"]).is_file()
+    assert (ROOT / meta["softwareHelp"]).is_file()
     assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text()
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from pages import blocks, front
+from pages import blocks, front, overview
 from pages.panel import panels
 from pflpipe.methods import registry
 from pflpipe.report.verdicts import PAYS, UNDECIDED
@@ -69,7 +69,9 @@ def test_pages_that_ask_get_table_and_pictures_and_no_page_is_a_picture_s_reason
             "verdict": ["refuted", "refuted", "kept"],
             "epsilon_claimed": 1,
             "epsilon_true": [2, float("inf"), 1],
+            "epsilon_is": "exact",
             "epsilon_lower": [1.5, 1, 0],
+            "evidence": ["both", "arithmetic", None],
         }
     )
     claims.to_csv(tmp_path / "docs/audit_others.csv", index=False)
@@ -84,3 +86,17 @@ def test_pages_that_ask_get_table_and_pictures_and_no_page_is_a_picture_s_reason
 def test_the_pictures_of_the_first_page_are_small():
     for name in front.PICTURES:
         assert (ROOT / "docs/images" / name).stat().st_size <= 60_000
+
+
+def test_the_overview_has_every_method_with_what_its_card_says_and_where_it_is_not_beaten(tmp_path):
+    lines = ["method,budget,claim,best"]
+    lines += ["fedrep,ε = 2,certified,yes", "fedrep (slow),ε = 8,certified,", "apfl,ε = 8,none,yes"]
+    lines += ["dp_fedavg,ε = 8,certified,", "dp_fedavg (slow),ε = 8,certified,yes"]
+    for name, text in {"one": "\n".join(lines), "map": "people,rows\n1,2"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table.csv").write_text(text)
+    rows = {line.split("](#")[0][3:]: cells(line) for line in overview.table(tmp_path).splitlines()}
+    assert len(rows) == 2 + len(registry.NAMES)
+    assert rows["FedRep"][2:] == ["``g - g^t``, the change of the body", "the head", "0 of 1", "–"]
+    assert rows["DP-FedAvg"][-2:] == ["1 of 1", "one"]
+    assert rows["APFL"][-2:] == ["–", "–"]

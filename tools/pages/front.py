@@ -202,11 +202,11 @@ def claims(audits: pd.DataFrame) -> Figure:
     """Draw the claims that audits of other programs refuted: what is claimed, what holds, and what
     an attack alone proves."""
     refuted = audits[audits["verdict"] == "refuted"].reset_index(drop=True)
-    counts = audits["verdict"].value_counts()
+    kept, alone = (audits["verdict"] == "kept").sum(), (refuted["evidence"] == "arithmetic").sum()
     heading = (
         f"Claims of other programs about their own ε that do not hold: {len(refuted)} of "
-        f"{len(audits)}, each for its version and configuration alone; {counts['kept']} were kept. "
-        "Arrow: no finite ε holds."
+        f"{len(audits)}, each for its version and configuration alone; {alone} by arithmetic "
+        f"alone. {kept} were kept. A triangle points to where ε may lie; at the edge: no finite ε."
     )
     figure, ((axes,),) = style.panels(
         1, (1, 1), style.WIDTHS[1], heading, _ROW * len(refuted) + 0.5
@@ -224,22 +224,20 @@ def claims(audits: pd.DataFrame) -> Figure:
     claimed, held, proved = (
         refuted[f"epsilon_{name}"].to_numpy(float) for name in ("claimed", "true", "lower")
     )
-    finite = np.isfinite(held)
-    axes.hlines(heights, claimed, np.where(finite, held, _END), color=style.NOMINAL, linewidth=0.8)
-    look: Any = {"linestyle": "none", "color": style.NOMINAL}
+    shown = np.minimum(held, _END)
+    axes.hlines(heights, claimed, shown, color=style.NOMINAL, linewidth=0.8)
+    look: Any = {"linestyle": "none", "color": style.NOMINAL, "clip_on": False}
+    axes.plot(claimed, heights, marker="o", markerfacecolor="white", label="claimed", **look)
+    for word, marker in {"exact": "o", "at least": ">", "at most": "<"}.items():
+        members = (refuted["epsilon_is"] == word).to_numpy() & np.isfinite(held)
+        label = "holds" if word == "exact" else None
+        axes.plot(shown[members], heights[members], marker=marker, label=label, **look)
+    axes.plot(shown[~np.isfinite(held)], heights[~np.isfinite(held)], marker=">", **look)
+    known = proved > 0
     axes.plot(
-        claimed,
-        heights,
-        marker="o",
-        markerfacecolor="white",
-        label="claimed",
-        clip_on=False,
-        **look,
-    )
-    axes.plot(held[finite], heights[finite], marker="o", label="holds", **look)
-    axes.plot(np.full((~finite).sum(), _END), heights[~finite], marker=">", clip_on=False, **look)
-    axes.plot(
-        proved, heights, "|", color="black", label="proved by an attack alone (99 % confidence)"
+        *(proved[known], heights[known], "|"),
+        color="black",
+        label="proved by an attacker of whole runs (99 % confidence)",
     )
     style.legend(figure, axes, columns=3)
     return figure

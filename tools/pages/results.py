@@ -13,7 +13,17 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from pages import across_studies, archive, blocks, front, gain_map, gains, one_study, wording
+from pages import (
+    across_studies,
+    archive,
+    blocks,
+    croissant,
+    front,
+    gain_map,
+    gains,
+    one_study,
+    wording,
+)
 from pages.archive import Archive
 from pages.panel import Panel, panels
 from pflpipe.files import write_text
@@ -27,7 +37,8 @@ ACROSS = "across_studies"
 
 def write(docs: Path) -> list[Path]:
     """Write ``docs/results.md``, the pages and tables of ``docs/results/`` from its folders, the
-    study with most runs first, and what the first page shows of them (front.py); return the pages,
+    study with most runs first, what the first page shows of them (front.py), and what describes
+    them for machines (croissant.py); return the pages,
     none where no study is there. Studies that lack methods are only named: who is best among some
     is no answer.
 
@@ -78,6 +89,7 @@ def write(docs: Path) -> list[Path]:
     write_text(docs / "results.md", "\n\n".join(summary) + "\n")
     for name, text in texts.items():
         write_text(root / name, text)
+    croissant.write(root, whole)
     pages = [docs / "results.md", *(root / name for name in texts)]
     return [*pages, *front.write(docs.parent, found)]
 
