@@ -46,14 +46,22 @@ def test_golden_round():
     numpy_mlp.assert_close(done.params, w | {"head.weight": head[:-1].T, "head.bias": head[-1]})
 
 
-def test_without_clip_and_noise_it_is_ridge_regression_on_the_rows_of_all_clients_together():
-    """Exact recovery, for clients of one size. Further rounds add nothing."""
-    quiet = plan(3, noise_multiplier=0.0, clip_norm=1e9, rounds=2)
-    world = simulation("one_shot_ridge", {"penalty": PENALTY}, plan=quiet, sizes=(6, 6, 6))
+@pytest.mark.parametrize(("sums", "sizes"), [(False, (6, 6, 6)), (True, (9, 4, 1, 6))])
+def test_without_clip_and_noise_it_is_ridge_regression_on_the_rows_of_all_clients_together(
+    sums, sizes
+):
+    """Exact recovery, of means for clients of one size and of sums for any. Further rounds add
+    nothing."""
+    clients = len(sizes)
+    quiet = plan(clients, noise_multiplier=0.0, clip_norm=1e9, rounds=2)
+    values = {"penalty": PENALTY, "sums": sums}
+    world = simulation("one_shot_ridge", values, plan=quiet, sizes=sizes, backend="vmap")
     w = {name: value.numpy() for name, value in rounds.start(world).params.items()}
-    z, y = (np.vstack(part) for part in zip(*(design(w, world, i) for i in range(3)), strict=True))
+    parts = [design(w, world, client) for client in range(clients)]
+    z, y = (np.vstack(part) for part in zip(*parts, strict=True))
+    penalty = PENALTY * (clients if sums else len(z))
     head = np.linalg.lstsq(
-        np.vstack([z, np.sqrt(18 * PENALTY) * np.eye(5)]), np.vstack([y, np.zeros((5, 3))])
+        np.vstack([z, np.sqrt(penalty) * np.eye(5)]), np.vstack([y, np.zeros((5, 3))])
     )[0]
     numpy_mlp.assert_close(
         params_after(world), w | {"head.weight": head[:-1].T, "head.bias": head[-1]}

@@ -21,6 +21,8 @@ initialised; on features of a study (scattering, a file) a network without a bod
         any [ours: the paper chooses it by cross-validation]
     cross_scale: s, the unit of cross relative to gram; a smaller s gives cross more of the clip
         [ours]
+    sums: send sums over the rows instead of means, so that rows count equally and not clients; the
+        clip norm is then one of sums [ours: the paper sends sums]
 
 Both parts share one clip and one budget, |gram|^2 + |cross|^2 / s^2 <= C^2, and are certified as
 one Gaussian release. Noise can make the mean gram indefinite, so the server raises its negative
@@ -30,8 +32,10 @@ The paper has one round, T = 1 in a study (``training: {rounds: 1}``). With more
 releases the same moments of the clients that it draws, and the server takes the mean of all rounds.
 With all clients drawn, T rounds at their budget are worth one round at its budget. Differences: the
 paper bounds each row and adds noise at each client; here the whole message of a client is clipped
-and the sum gets the noise. Clients count equally, as their moments are means and not sums. The
-paper's projection to fewer features is left out. It defines no personal model; local epochs from
+and the sum gets the noise. Clients count equally, as their moments are means and not sums. With
+``sums`` and neither clip nor noise the head is that of ridge regression on the rows of all M
+clients together with the penalty ``M penalty``, whatever their numbers of rows: the paper's exact
+recovery. The paper's projection to fewer features is left out. It defines no personal model; local epochs from
 logits near 0 and 1 forget the head.
 
 What is measured is accuracy, for classes; nothing is for numbers. On the quickstart's digits with a
@@ -73,8 +77,9 @@ def targets(batch: Batch, task: Task) -> Tensor:
     return F.one_hot(batch.y, task.network.shapes["head.weight"][0])
 
 
-def moments(params: Tree, batches: Batches, task: Task) -> Update:
-    """Return gram ``[F + 1, F + 1]`` and cross ``[F + 1, K]`` of a client's rows; 0 without any."""
+def moments(params: Tree, batches: Batches, task: Task, sums: bool) -> Update:
+    """Return gram ``[F + 1, F + 1]`` and cross ``[F + 1, K]``, sums or means of a client's rows; 0
+    without any."""
     classes, features = task.network.shapes["head.weight"]
     like = params["head.weight"]
     gram = like.new_zeros(features + 1, features + 1)
@@ -84,7 +89,7 @@ def moments(params: Tree, batches: Batches, task: Task) -> Update:
         if batch.valid is not None:
             z = z.where(batch.valid.unsqueeze(1), 0.0)
         gram, cross = gram + z.T @ z, cross + z.T @ targets(batch, task).to(z)
-    n = batches.n.clamp(min=1).to(like)
+    n = torch.ones_like(like[0, 0]) if sums else batches.n.clamp(min=1).to(like)
     return Update({"gram": gram / n, "cross": cross / n})
 
 
@@ -100,6 +105,7 @@ def one_shot_ridge(
     *,
     penalty: Annotated[float, Option(least=1e-6)] = 0.01,
     cross_scale: Annotated[float, Option(least=1e-6)] = 1.0,
+    sums: bool = False,
 ) -> Method:
     """Return the method."""
 
@@ -119,7 +125,7 @@ def one_shot_ridge(
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
-        found = moments(params, batches, task)
+        found = moments(params, batches, task, sums)
         return Upload(found, {}, found["gram"].new_zeros(())), state
 
     def scale(params: Params, server: ServerState, task: Task) -> Tree:
