@@ -84,7 +84,7 @@ def test_the_report_asks_answers_and_shows(text, study, results):
     assert said[0].startswith("At ε = 2, ")
     assert said[-1] == sentences.SEEDS_ALONE
     assert said[-2].startswith(
-        "The claim of feddpa (official code) does not hold: what it calls ε = 2 is ∞"
+        "In this study feddpa (official code), as pflpipe imitates xiyuanyang45/DynamicPFL "
     )
     table = part(text, "table-tiny")
     assert table.count("<tr>") == 1 + 8

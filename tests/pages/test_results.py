@@ -404,7 +404,7 @@ def test_eight_sentences_say_what_the_intervals_support(committed):
     assert "; clients who were not there are better off than learning alone, +4" in said[4]
     price = "feddpa at ε = 8 is not distinguishable from fedavg without privacy, -"
     assert said[5].startswith(price)
-    assert said[6].startswith("The claim of feddpa (official code) does not hold: ")
+    assert said[6].startswith("In this study feddpa (official code), as pflpipe imitates ")
     assert len(said) == 7
 
 

@@ -15,9 +15,9 @@ All of this reads releases alone, so it is post-processing and costs no privacy.
     sends: ``w - w^t``
     keeps: nothing
     tests: the released model after E local epochs
-    code: sid0nair/DP-FedSOFIM_V2 356fb0d: train.py DPFedGDServerSOFIM.aggregate_and_update,
-        _apply_sofim_preconditioner, with the step of sid0nair/DP-FedSOFIM 266ae07, the first
-        repository
+    code: sid0nair/DP-FedSOFIM 266ae07: train.py DPFedGDServerSOFIM.aggregate_and_update,
+        DPFedGDServerSOFIM._apply_sofim_preconditioner; the same two of sid0nair/DP-FedSOFIM_V2
+        356fb0d, the accepted paper's repository
 
     direction: d. ``moment`` is m^ [official code]; ``release`` is Delta [the paper's third version,
         as another program's documentation has it]
@@ -29,14 +29,13 @@ With ``moment`` the inverse turns nothing: the step is ``m^ rho / (rho + |m^|^2)
 length of at most sqrt(rho) / 2 in units of C. With ``release`` it shortens the part of Delta along
 m^, which is what clients agree on from round to round.
 
-Read from the abstract and the official code: the repository that its README calls that of the
-accepted paper, whose newest commit could not be had, and the first one. Differences: it protects
-single examples by clipped, noised full-batch gradients, one step a round; here a client is
-protected whole, and Delta is minus a gradient only up to the local steps. The factor rho in front
-of the inverse is ours, so that rho changes no learning rate; ``server: {lr: ...}`` is the paper's
-eta. The code's rho does not follow its clip norm: at a clip norm C it is this rho times C^2. Rounds
-of the average without the inverse, of which its ``train.py`` has 20 by default, and its weight
-decay are left out. It defines no personal model.
+Read from the abstract and the official code, of whose second repository not all files could be had.
+Differences: it protects single examples by clipped, noised full-batch gradients, one step a round;
+here a client is protected whole, and Delta is minus a gradient only up to the local steps. The
+factor rho in front of the inverse is ours, so that rho changes no learning rate; ``server: {lr:
+...}`` is the paper's eta. The code's rho does not follow its clip norm: at a clip norm C it is this
+rho times C^2. Rounds of the average without the inverse, of which its ``train.py`` has 20 by
+default, and its weight decay are left out. It defines no personal model.
 
 On people_spi at epsilon 2 (seed 0, lr 5, clip norm 1, nothing tuned) both directions have 68.5 % on
 own test rows, and so has dp_fedavg. There m^ is less than 0.1 C long in the end, so that the

@@ -35,8 +35,8 @@ paper bounds each row and adds noise at each client; here the whole message of a
 and the sum gets the noise. Clients count equally, as their moments are means and not sums. With
 ``sums`` and neither clip nor noise the head is that of ridge regression on the rows of all M
 clients together with the penalty ``M penalty``, whatever their numbers of rows: the paper's exact
-recovery. The paper's projection to fewer features is left out. It defines no personal model; local epochs from
-logits near 0 and 1 forget the head.
+recovery. The paper's projection to fewer features is left out. It defines no personal model; local
+epochs from logits near 0 and 1 forget the head.
 
 What is measured is accuracy, for classes; nothing is for numbers. On the quickstart's digits with a
 network without a body (seed 0, clip norm 3, cross_scale and penalty 0.1, nothing tuned) one round

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from pflpipe.report import comparison, verdicts
+from pflpipe.methods import registry
+from pflpipe.report import cards, comparison, verdicts
 from pflpipe.report.comparison import ALONE, Group, by_budget, largest, of_claim
 from pflpipe.report.statistics import MIN_SEEDS, Difference, People
 from pflpipe.report.verdicts import DOES_NOT, PAYS, Verdict
@@ -159,15 +160,30 @@ def references(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def claims_that_fail(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield the epsilons that hold in place of the nominal ones of each method."""
+    """Yield the epsilons that hold in place of the nominal ones of each method, from the least to
+    the largest of the seeds, and whose mechanism that is."""
     nominal = comparison.by(of_claim(groups, "nominal"), lambda group: group.label)
     for label, budgets in nominal.items():
-        worth = ", and ".join(
-            f"what it calls ε = {group.worst('epsilon_nominal')} is "
-            f"{group.worst('epsilon_central')}"
+        worth = " and ".join(
+            f"{_span(group.rows['epsilon_central'])} where it claims "
+            f"{group.worst('epsilon_nominal')}"
             for group in budgets
         )
-        yield f"The claim of {label} does not hold: {worth} for a client."
+        whose = _imitated(budgets[0].method)
+        yield f"In this study {label}, {whose}, has ε = {worth}, by arithmetic."
+
+
+def _span(values: pd.Series[float]) -> str:
+    least, most = (round_up(float(value)) for value in (min(values), max(values)))
+    return most if least == most else f"{least} to {most}"
+
+
+def _imitated(method: str) -> str:
+    # Where official code departs from a paper, the paper's own version is certified.
+    if method not in registry.NAMES or not registry.info(method).about.official_departures:
+        return "as pflpipe reads its paper"
+    code = cards.header(method).formulas["code"]
+    return f"as pflpipe imitates {code.partition(': ')[0]}"
 
 
 # ---------------------------------------------------------------- parts of sentences
