@@ -25,4 +25,5 @@ rule all:
     input:
         f"{RESULTS}/tables/all.csv",
         f"{RESULTS}/report.html",
+        f"{RESULTS}/ledger.html",
     localrule: True

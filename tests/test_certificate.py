@@ -748,7 +748,7 @@ def test_the_audits_of_a_release_are_written_down_a_second_time():
     drawn = [cell("fedpac", sample_rate=0.5), cell(clip_quantile=0.5, sample_rate=0.5)]
     for one in (*CELLS.values(), *methods, *papers, *drawn):
         row = {"settings": one.identity}
-        assert rules.audits(row, names) == [case.id for case in certificate.audits(one)]
+        assert rules.audits(row, names) == [case.id for case in cases.of_release(one)]
 
 
 @pytest.mark.parametrize(

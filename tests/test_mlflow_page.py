@@ -92,7 +92,7 @@ def page(uri: str) -> Iterator[Page]:
         yield page
 
 
-def test_the_printed_address_opens_the_runs_with_accuracy_claim_and_epsilon(page, uri):
+def test_the_printed_address_opens_the_settings_best_first_with_claim_and_epsilon(page, uri):
     page.goto(uri)
     row = page.locator(".ag-row", has=page.get_by_text("dp_fedavg eps=8", exact=True)).first
     number = row.get_attribute("row-index")
@@ -102,6 +102,13 @@ def test_the_printed_address_opens_the_runs_with_accuracy_claim_and_epsilon(page
     assert {"personal_own", "claim", "epsilon"} <= set(heads)
     texts = cells.all_inner_texts()
     assert {"certified", "8"} <= set(texts), texts
+    assert page.get_by_text("9 matching runs").count() == 1, "eight settings and the study"
+    shown = page.locator(".ag-cell[col-id*='personal_own']").all_inner_texts()
+    numbers = [float(text) for text in shown if text.strip("-– ")]
+    assert len(numbers) == 8
+    assert numbers == sorted(numbers, reverse=True)
+    # MLflow's mode for language models has a list of traces, sessions and prompts.
+    assert page.get_by_text("Prompts", exact=True).count() == 0
     assert page.get_by_text("Error loading shared view").count() == 0
 
 
@@ -130,7 +137,7 @@ def test_accuracy_by_round_is_a_curve(page, uri):
     page.goto(uri)
     page.get_by_text("dp_fedavg eps=8", exact=True).click()
     page.get_by_role("tab", name="Model metrics").click()
-    page.get_by_placeholder("Search metric charts").fill("^personal_own$")
+    page.get_by_placeholder("Search metric charts").fill("^by_round/personal_own$")
     curve = page.locator(".js-plotly-plot .scatterlayer path.js-line").first
     curve.wait_for(state="attached")
     # Four rounds: the line has four corners.
@@ -139,7 +146,7 @@ def test_accuracy_by_round_is_a_curve(page, uri):
 
 def test_files_of_the_study_are_shown_where_the_folder_is_now(page, uri):
     page.goto("about:blank")  # MLflow remembers the filter of the page that it is on
-    page.goto(f"{uri}&searchFilter=tags.level%20%3D%20%27study%27")
+    page.goto(uri)
     page.get_by_text("study digits").click()
     page.get_by_role("tab", name="Artifacts").click()
     page.get_by_text("figures", exact=True).click()

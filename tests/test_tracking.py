@@ -187,7 +187,9 @@ def test_accuracies_by_round_arrive_once_each(tmp_path):
     results = fake_results.write(study, tmp_path)
     found = {entry.name: entry for entry in mlflow_runs.of_study(study, results)}
     for entry in (found["dp_fedavg eps=2 s0"], found["dp_fedavg eps=2"]):
-        assert [step for name, *_, step in entry.points if name == "personal_own"] == [2, 4]
+        curve = [step for name, *_, step in entry.points if name == "by_round/personal_own"]
+        assert curve == [2, 4]
+        assert [step for name, *_, step in entry.points if name == "personal_own"] == [0]
         assert "personal_own" not in entry.tags.get("not_finite", "")
 
 
@@ -362,7 +364,7 @@ def test_a_second_sync_keeps_every_run_and_writes_the_same_words(world, monkeypa
     before = {cell: run.info.run_id for cell, run in world.runs().items()}
     text, _, page = world.sync().partition(", page ")
     experiment = world.client().get_experiment_by_name(world.study.name).experiment_id
-    view = f"#/experiments/{experiment}/runs?viewStateShareKey=pflpipe"
+    view = f"#/experiments/{experiment}/runs?{mlflow_export.PAGE_OPTIONS}"
     assert page == f"http://127.0.0.1:5000/{view}"
     assert text == (
         f"done: 2 runs (0 new, 2 kept, 0 replaced) in experiment {world.study.name} "

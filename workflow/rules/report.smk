@@ -5,9 +5,7 @@ rule report:
     input:
         [f"{RESULTS}/tables/{study}.csv" for study in SETTINGS.studies],
         [figure for study in SETTINGS.studies for figure in PROJECT.figures(study)],
-        f"{RESULTS}/ledger.html",
-        f"{RESULTS}/tables/audit.csv",
-        PROJECT.all_audits(),
+        ask(lambda wc: PROJECT.audits_of_rows()),
     output:
         f"{RESULTS}/report.html",
     log:
@@ -21,7 +19,13 @@ rule report:
         settings=lambda wc, input: shlex.join(
             project.settings_words(config, Path("config.yaml"))
         ),
-        code=code("report", lambda wc: sorted((ROOT / "workflow/report").iterdir())),
+        code=code(
+            "report",
+            lambda wc: [
+                *sorted((ROOT / "workflow/report").iterdir()),
+                *PROJECT.style_files(),
+            ],
+        ),
     message:
         "Report"
     shell:

@@ -13,6 +13,7 @@ kind, because multiplier, rate, bound, rounds, groups, band and buffers enter th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -172,17 +173,19 @@ BUFFERED = dataclasses.replace(CORRELATED, buffered=True)
 class Subject:
     """A method in one of its versions and its case. With an empty ``method``: the release under
     adaptive clipping (``profile`` adaptive) or noise correlated by a band (correlated) or buffers
-    (buffered), of a mechanism that no method has (its name), or with a single departure (alone)."""
+    (buffered), of a mechanism that no method has (its name), of a method from outside the package
+    (outside), or with a single departure (alone)."""
 
     method: str
     profile: str
     case: Case
 
 
-def subjects() -> list[Subject]:
+@functools.cache
+def subjects() -> tuple[Subject, ...]:
     """Return every version of every private method in each trust model, then adaptive clipping,
     correlated noise, and every single departure."""
-    result = []
+    result: list[Subject] = []
     for name in NAMES:
         about = registry.info(name).about
         if not about.private:
@@ -208,7 +211,7 @@ def subjects() -> list[Subject]:
     for departure in sorted(DEPARTURES):
         case = Case("gaussian", departure in OF_SAMPLING, "", (departure,), "central")
         result.append(Subject("", "alone", case))
-    return result
+    return tuple(result)
 
 
 def cases() -> dict[str, Case]:
@@ -250,6 +253,29 @@ def of_cell(cell: Cell) -> list[Case]:
     if cell.fixed:
         needed.append(BUFFERED if cell.privacy.buffers else CORRELATED)
     return needed if cell.training.sample_rate < 1 else [case for case in needed if not case.drawn]
+
+
+def of_release(cell: Cell) -> list[Case]:
+    """Return the cases of the release that a cell makes, certified or not."""
+    method = "" if cell.source else cell.method
+    return of_cell(cell) or [
+        one.case
+        for one in subjects()
+        if (one.method, one.case.mechanism, one.case.departures)
+        == (method, cell.privacy.mechanism, tuple(sorted(cell.departures)))
+    ]
+
+
+def of_rows(cells: Iterable[Cell]) -> list[Subject]:
+    """Return the releases of these cells, each version of a method once."""
+    found: dict[Subject, None] = {}
+    for cell in cells:
+        for case in of_release(cell):
+            known = [one for one in subjects() if one.case == case]
+            own = [one for one in known if one.method == cell.method and not cell.source]
+            shared = [one for one in known if not one.method]
+            found[(own or shared or [Subject("", "outside", case)])[0]] = None
+    return list(found)
 
 
 def _cases(

@@ -120,7 +120,7 @@ def row(
             f"{name}{at}": values[f"epsilon_{name}{at}"] for name in EPSILONS for at in ("", "_1e5")
         },
         "accountant": accountant,
-        "audits": [_audit(case, plan, results) for case in audits(cell)],
+        "audits": [_audit(case, plan, results) for case in cases.of_release(cell)],
         "commit": record.program.commit,
         "diagnostics": [name for name in columns if name not in public],
         "search": line and _search(line, results),
@@ -153,19 +153,6 @@ def code(cell: Cell, run: str, measures: Collection[str], results: Path) -> list
     return [
         json_records.to_json(part) for part in row_code.of_cell(cell, record.dependencies, measures)
     ]
-
-
-def audits(cell: Cell) -> list[Case]:
-    """Return the cases of the audits of the release that a cell makes."""
-    return cases.of_cell(cell) or [
-        subject.case
-        for subject in _subjects()
-        if (subject.method, subject.case.mechanism, subject.case.departures)
-        == ("" if cell.source else cell.method, cell.privacy.mechanism, cell.departures)
-    ]
-
-
-_subjects = functools.cache(cases.subjects)
 
 
 @functools.cache

@@ -50,6 +50,9 @@ METRICS_PER_CALL, PARAMS_PER_CALL = 800, 100
 PARENT = "mlflow.parentRunId"
 VIEW = "pflpipe"
 """The key of the view that the printed address opens; MLflow keeps a shared view as a tag."""
+LISTED = "tags.level != 'run'"
+PAGE_OPTIONS = f"viewStateShareKey={VIEW}&workflowType=machine_learning"
+"""The best run first, and not in the mode for language models, which is MLflow's default."""
 LOCAL_SERVER = "http://127.0.0.1:5000"
 """Where ``mlflow ui`` answers by default."""
 KEY, DIGEST = "pflpipe.key", "pflpipe.digest"
@@ -130,7 +133,7 @@ def export(
     runs = f"{there} of {rows} runs" if there < rows else f"{rows} runs"
     text = ", ".join(f"{count} {what}" for what, count in counts.items())
     server = where.rstrip("/") if address.startswith("http") else LOCAL_SERVER
-    page = f"{server}/#/experiments/{experiment.id}/runs?viewStateShareKey={VIEW}"
+    page = f"{server}/#/experiments/{experiment.id}/runs?{PAGE_OPTIONS}"
     return f"done: {runs} ({text}) in experiment {study.name} at {where}, page {page}"
 
 
@@ -188,8 +191,11 @@ class _Experiment:
         self.id = experiment.experiment_id
         if experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(self.id)
-        names = [f"metrics.`{next(iter(study.columns))}`", "tags.`claim`", "tags.`epsilon`"]
-        tags = {f"mlflow.sharedViewState.{VIEW}": canonical_json({"selectedColumns": names})}
+        first = f"metrics.`{next(iter(study.columns))}`"
+        view = {"selectedColumns": [first, "tags.`claim`", "tags.`epsilon`"]}
+        # MLflow does not show what is sorted as a tree, so the runs of seeds are left out.
+        view |= {"orderByKey": first, "orderByAsc": study.metric.sign < 0, "searchFilter": LISTED}
+        tags = {f"mlflow.sharedViewState.{VIEW}": canonical_json(view)}
         # A user's note stays.
         if experiment.tags.get(NOTE, "") == experiment.tags.get("pflpipe.note", ""):
             tags |= {NOTE: note, "pflpipe.note": note, "kind": "diagnostics"}
@@ -205,7 +211,7 @@ class _Experiment:
             is_complete: whether these are all runs of the study, so that others are deleted.
         """
         written: dict[str, list[Run]] = {}
-        for run in self._search("tags.level != 'run'"):
+        for run in self._search(LISTED):
             written.setdefault(run.data.tags.get(KEY, ""), []).append(run)
         written.pop("", None)  # a user's own
         counts = Counter(new=0, kept=0, replaced=0)

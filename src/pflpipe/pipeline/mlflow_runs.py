@@ -34,7 +34,10 @@ from pflpipe.study.study_spec import Row, Study
 
 NOTE = "mlflow.note.content"
 """The tag that MLflow shows as a description, in Markdown."""
-_CURVES = ("loss", *METRICS)  # of which a group shows the mean over its seeds
+BY_ROUND = "by_round/"
+"""Before the name of an accuracy that was measured after a round, over ``evaluate_clients``: the
+name alone is the final one, over all clients, as in the table."""
+_CURVES = ("loss", *(f"{BY_ROUND}{name}" for name in METRICS))  # a group shows means over its seeds
 _CLAIMS = {
     "certified": "certified: this ε holds for what is released",
     "unreviewed": "unreviewed: this ε holds only if code from outside keeps the rules",
@@ -231,7 +234,7 @@ class _Group:
         end = int(files["run.json"].stat().st_mtime * 1000)
         start, points, gaps = _curves(files["rounds.csv"], existing(folder / "timing.csv"), end)
         names = (*self.study.columns, "train_seconds", "epsilon_central")
-        points += _finals({name: self.scores[cell.id][name] for name in names}, points, end)
+        points += _finals({name: self.scores[cell.id][name] for name in names}, end)
         # With departures that count examples, each seed has an epsilon of its own.
         _, epsilon = claim_and_epsilon(cell, [self.plans[cell.plan_id]])
         tags = self._tags("run", epsilon, f"Seed {cell.seed}; its files are in `{folder}`.") | {
@@ -262,7 +265,7 @@ class _Group:
         end = max(seed.end for seed in seeds)
         frame = pd.DataFrame([self.scores[row.cell.id] for row in self.rows])
         points = _mean_curves(seeds, end)
-        points += _finals(dict(_means(frame, self.study.columns)), points, end)
+        points += _finals(dict(_means(frame, self.study.columns)), end)
         first, *others = (self._params(row).items() for row in self.rows)
         return Tracked(
             key=self.key,
@@ -303,24 +306,21 @@ def _curves(rounds: Path, timing: Path, end: int) -> tuple[int, list[Point], dic
     gaps: dict[str, int] = {}
     for name in table.columns.drop("round"):
         values = pd.to_numeric(table[name], errors="coerce").astype(float)
+        shown = f"{BY_ROUND}{name}" if name in METRICS else name
         for value, time, step in zip(values, times, steps, strict=True):
             if math.isfinite(value):
-                points.append((name, value, time, step))
+                points.append((shown, value, time, step))
             elif name not in METRICS:  # a missing accuracy was not measured in that round
                 gaps.setdefault(name, step)
     return start, points, gaps
 
 
-def _finals(values: Mapping[str, Any], points: Sequence[Point], end: int) -> list[Point]:
-    # Finite values, except those that are the last point of a curve. MLflow draws a line for
-    # metrics with steps, and bars for metrics whose only step is 0.
-    ends = {name: step for name, *_, step in points}
-    last = max(ends.values(), default=0)
-    steps = {name: last if ends.get(name) else 0 for name in values}
+def _finals(values: Mapping[str, Any], end: int) -> list[Point]:
+    # MLflow draws bars for metrics whose only step is 0.
     return [
-        (name, float(value), end, steps[name])
+        (name, float(value), end, 0)
         for name, value in values.items()
-        if value is not None and math.isfinite(value) and ends.get(name) != steps[name]
+        if value is not None and math.isfinite(value)
     ]
 
 

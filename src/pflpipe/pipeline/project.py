@@ -263,6 +263,12 @@ class Project:
         drawn = any(c.training.sample_rate < 1 for o in outlines for c in o.everything.cells)
         return self._audits(one.case.id for one in audits.of_methods(self.methods(), drawn))
 
+    def audits_of_rows(self) -> list[str]:
+        """Return the audits of the releases of the studies of config.yaml, certified or not."""
+        outlines = map(self.outline, self.settings.studies)
+        cells = [cell for outline in outlines for cell in outline.everything.cells]
+        return self._audits(one.case.id for one in audits.of_rows(cells))
+
     def all_audits(self) -> list[str]:
         """Return the audits of every distinct release of all methods."""
         return self._audits(audits.cases())

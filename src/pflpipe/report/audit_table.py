@@ -38,6 +38,7 @@ _PROFILES = {
     "adaptive": "adaptive clipping",
     "correlated": "groups in turn, correlated noise",
     "buffered": "groups in turn, noise correlated by buffers",
+    "outside": "methods from outside, {mechanism} noise",
 }
 """Subjects without a method."""
 COLOURS = {"kept": "#009E73", "unsound": "#E69F00", "refuted": "#D55E00"}

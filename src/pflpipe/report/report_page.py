@@ -8,8 +8,10 @@ as downloads only, nothing on a narrow screen, and it has no place for a verdict
 from __future__ import annotations
 
 import base64
+import functools
 import importlib.metadata
 import platform
+import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +21,10 @@ import pandas as pd
 from PIL import Image
 
 from pflpipe._version import __version__
+from pflpipe.auditing.cases import of_rows
 from pflpipe.files import write_text
 from pflpipe.report import audit_table, ledger_page, provenance, sentences, tables
+from pflpipe.report.figures import style
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
 from pflpipe.simulation import checkout
@@ -38,7 +42,7 @@ def write(
     """Write the page of finished studies.
 
     Args:
-        results: folder with tables/, figures/, audits/, plans/ and runs/.
+        results: folder with tables/, figures/, plans/ and runs/, and audits/ of the releases of their rows.
         root: folder of the code, whose commit is named.
         settings: options of the command line that are not in config.yaml, quoted for a shell.
         template: report.html.
@@ -49,20 +53,21 @@ def write(
     frames = {study.name: stored(study, results) for study in studies}
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     everything = pd.concat(frames.values(), ignore_index=True)
-    audited = audit_table.table(results)
+    cells = [cell for study in studies for cell in study.cells]
+    audited = audit_table.table(results, of_rows(cells))
     text = filled(
         template,
         made=f"Written {made} by pflpipe {__version__}.",
         studies=[_study(study, frames[study.name], results) for study in studies],
-        audits=audit_table.distinct(audited[audited["profile"] != "alone"]),
+        audits=audit_table.distinct(audited),
         round_up=round_up,
-        audit_figure=_picture(results / "figures/audit.png", "claims against what an audit shows"),
+        audit_figure=_audits(audited),
         measured=measured(name for study in studies for name in study.datasets),
         chosen=CHOSEN_ON_VALIDATION if any(r.chosen for s in studies for r in s.rows) else "",
         commands=list(_commands(results, root, settings)),
         versions={"Python": platform.python_version()}
         | {name: importlib.metadata.version(name) for name in VERSIONS},
-        **ledger_page.sections(everything, ledger_page.audited(everything, results)),
+        **ledger_page.sections(everything, audited),
     )
     write_text(target, text)
 
@@ -80,6 +85,17 @@ def _study(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, Any]:
         "seeds": ", ".join(map(str, sorted({cell.seed for cell in study.cells}))),
         "measured": provenance.of_study(study, frame, results),
     }
+
+
+def _audits(audited: pd.DataFrame) -> dict[str, Any] | None:
+    """Return the figure of audits; None without one."""
+    if audited.empty:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "audit.png")
+        page = functools.partial(audit_table.figure, audited, max(style.WIDTHS))
+        style.save(page, file)
+        return _picture(file, "claims against what an audit shows")
 
 
 def _picture(file: Path, alt: str) -> dict[str, Any]:
