@@ -23,21 +23,20 @@ import fake_results
 import tracked
 from browser import chromium
 from mlflow_server import STARTS_WITHIN, free_port
+from pflpipe.pipeline import mlflow_export
 
 pytestmark = pytest.mark.docs
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "mlflow.md"
 FIGURE = PAGE.parent / "images" / "quickstart_privacy_utility.png"
-ENVIRONMENT = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # ten processes that nobody here needs
-}
 
 
-def command() -> list[str]:
-    """The page's command that starts MLflow, with this interpreter's MLflow."""
-    found = re.search(r"^\.venv/bin/mlflow (ui .*)$", PAGE.read_text(), re.MULTILINE)
+def command() -> tuple[list[str], dict[str, str]]:
+    """The page's command that starts MLflow, with this interpreter's MLflow, and its variable."""
+    found = re.search(r"^(\w+)=(\w+) \.venv/bin/(mlflow ui .*)$", PAGE.read_text(), re.MULTILINE)
     assert found
-    return [sys.executable, "-m", "mlflow", *found[1].split()]
+    assert found[0].replace(".venv/bin/", "").startswith(mlflow_export.UI)
+    words = [sys.executable, "-m", *found[3].split()]
+    return words, {"MLFLOW_DISABLE_TELEMETRY": "true", found[1]: found[2]}
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +58,11 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         assert done.startswith("done: 16 runs")
     shutil.move(world.results, moved / "results")
     port = free_port()
+    words, variables = command()
     server = subprocess.Popen(
-        [*command(), "--port", str(port), "--workers", "1"],
+        [*words, "--port", str(port)],
         cwd=moved,
-        env={**os.environ, **ENVIRONMENT},
+        env={**os.environ, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         start_new_session=True,

@@ -380,8 +380,8 @@ def test_the_tex_table_is_escaped_and_balanced(study, made):
             study, dataclasses.replace(LAYOUT, columns=("dataset", "privacy.epsilon")), changed
         )
     )
-    assert r"FedDPA \& co\_1 (50\%) (official code) [nominal] & " in text
-    assert r"\textbf{63.0 $\pm$ 1.0 $\uparrow$3.0}" in text
+    assert r"{FedDPA \& co\_1 (50\%)\\(official code) [nominal]} & " in text
+    assert r"\textbf{63.0$\pm$1.0 $\uparrow$3.0}" in text
     assert "$^\\dagger$3" in text
     assert not re.search(r"[^\x00-\x7f]", text)
     bare = re.sub(r"\\[\\{}&%$#_]", "", text)

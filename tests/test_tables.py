@@ -22,13 +22,14 @@ from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.report.comparison import Group, epsilon_text, mean_text
+from pflpipe.report.figures import kinds
 from pflpipe.report.render_table import latex, markdown, tex_escape
 from pflpipe.report.summary import not_covered, summarise
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import COLUMNS, OF_UNITS, averages, join, stored, tidy
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.settings import NO_PRIVACY, layout, round_up
-from pflpipe.study.study_spec import Chosen, Row, Study
+from pflpipe.study.study_spec import Chosen, Drawing, Row, Study
 
 
 @pytest.fixture(scope="module")
@@ -726,8 +727,8 @@ def test_the_tex_table_is_balanced(study, frame):
     text = latex(summarise(study, frame))
     bare = re.sub(r"\\[\\{}&%$#_]", "", text)
     assert bare.count("{") == bare.count("}")
-    assert re.findall(r"\\begin{(\w+)}", text) == ["table", "tabular"]
-    assert re.findall(r"\\end{(\w+)}", text) == ["tabular", "table"]
+    assert re.findall(r"\\begin{([\w*]+)}", text) == ["table*", "tabular"]
+    assert re.findall(r"\\end{([\w*]+)}", text) == ["tabular", "table*"]
     columns = len(re.search(r"\\begin{tabular}{@{}(\w+)@{}}", text)[1])  # type: ignore[index]
     body = text[text.index(r"\toprule") : text.index(r"\bottomrule")]
     rows = [line for line in body.splitlines() if line.endswith(r" \\")]
@@ -758,14 +759,21 @@ def test_characters_that_latex_would_trip_over_are_escaped():
 
 
 def compiled(folder: Path, body: str) -> str:
-    """Compile a document that uses booktabs in a folder; return what LaTeX printed if it failed."""
-    head = r"\documentclass{article}\usepackage{booktabs}\begin{document}"
-    (folder / "main.tex").write_text(rf"{head}{body}\end{{document}}", encoding="utf-8")
+    """Compile a document of two columns that uses booktabs in a folder; return what LaTeX printed
+    if it failed or if something is wider than its column or higher than its page."""
+    head = r"\documentclass[twocolumn,letterpaper]{article}\usepackage{booktabs,graphicx}"
+    # Columns of 3.3 inches, as conferences have.
+    head += r"\textwidth=6.9in\columnsep=.3in\oddsidemargin=-.2in\textheight=9in\topmargin=-.5in"
+    text = rf"{head}\begin{{document}}x {body} x\end{{document}}"
+    (folder / "main.tex").write_text(text, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
     )
-    return (done.stdout[-2000:] or "nothing was printed") if done.returncode else ""
+    too_large = re.search(r"^(Overfull .hbox|LaTeX Warning: Float too)", done.stdout, re.MULTILINE)
+    if done.returncode or too_large:
+        return done.stdout[-2000:] or "nothing was printed"
+    return ""
 
 
 def missing_of_latex(folder: Path) -> str:
@@ -777,12 +785,28 @@ def missing_of_latex(folder: Path) -> str:
     return "; ".join(["pdflatex cannot compile a table", *errors]) if printed else ""
 
 
-def test_the_tex_table_compiles(study, results, tmp_path):
+def test_the_tex_table_and_figures_fit_a_page_with_two_columns(study, results, tmp_path):
     if why := missing_of_latex(tmp_path):
         pytest.skip(reason=why)
     study = dataclasses.replace(study, title="50% of a_b & c #1: α ≤ 1")
-    write_study(study, results, tmp_path / "tiny.csv")
-    assert compiled(tmp_path, r"\input{tiny}") == ""
+    plain = [row for row in study.rows if not row.cell.departures]
+    cases = {
+        "table": dataclasses.replace(study, rows=tuple(plain)),
+        "table*": study,
+        "table* of all": dataclasses.replace(study, printed=("all",)),
+    }
+    assert compiled(tmp_path, r"\hbox to 3.4in{}\par") != "", "too wide is noticed"
+    for name, one in cases.items():
+        write_study(one, results, tmp_path / "tiny.csv")
+        text = (tmp_path / "tiny.tex").read_text()
+        assert re.findall(r"\\begin{(table.?)}", text) == [name.split()[0]]
+        assert ("global\\\\common" in text) == ("all" in name)
+        assert compiled(tmp_path, r"\input{tiny}") == "", name
+    for width, place in ((3.3, "figure"), (6.7, "figure*")):
+        drawn = Drawing("cost", "cost", width=width)
+        kinds.write(study, drawn, results, results.parent / "data", tmp_path / "cost.png")
+        body = rf"\begin{{{place}}}\includegraphics{{cost.pdf}}\end{{{place}}}"
+        assert compiled(tmp_path, body) == "", width
 
 
 def test_a_latex_without_booktabs_is_told(tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ from pflpipe.auditing import cases
 from pflpipe.cells import Cell
 from pflpipe.code import meaning
 from pflpipe.errors import ConfigError, PflpipeError
-from pflpipe.pipeline import cli, mlflow_export
+from pflpipe.pipeline import certificate, cli, mlflow_export
 from pflpipe.pipeline.project import (
     Project,
     each,
@@ -38,7 +38,9 @@ from pflpipe.pipeline.project import (
     plan_request,
     settings_words,
 )
-from pflpipe.study import config
+from pflpipe.report import tidy
+from pflpipe.report.figures import kinds
+from pflpipe.study import config, figures
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.epsilon_as_published import as_published
@@ -144,7 +146,7 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
         assert (results / name).stat().st_size > 0
     assert {file.name for file in (results / "figures/tiny").iterdir()} == {
         f"{figure}.{kind}"
-        for figure in ("privacy_utility", "gains", "cost", "partition")
+        for figure in ("privacy_utility", "gains", "cost", "convergence", "partition")
         for kind in ("png", "svg", "pdf")
     }
     # One by one beside the training, and then found.
@@ -158,6 +160,45 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
     picture = 'src="data:image/png;base64,'
     for words in ("Two methods on five clients.", picture, "-- results/report.html"):
         assert words in report
+
+
+@pytest.mark.pipeline
+def test_a_number_has_one_name_and_one_value_wherever_it_is_shown(finished, tmp_path, monkeypatch):
+    """Also beside curves over a part of the clients, which other numbers come of."""
+    monkeypatch.chdir(finished)
+    study, results, data = load_study("tiny"), Path("results"), Path("data")
+    texts = {name: (results / name).read_text() for name in ("report.html", "ledger.html")}
+    texts |= {kind: (results / f"tables/tiny.{kind}").read_text() for kind in ("md", "tex")}
+    # Made-up audits have no place in a certificate.
+    shutil.copytree("results", tmp_path / "results", ignore=shutil.ignore_patterns("audits"))
+    claims = json.loads(certificate.write(study, tmp_path / "results", data).read_text())["rows"]
+    drawn = kinds.draw(study, figures.find(study, "privacy_utility"), results, data)
+    marks = {float(x) for axes in drawn.axes for line in axes.lines for x in line.get_xdata()}
+    with sqlite3.connect(results / "mlflow.db") as base:
+        key = "tags.run_uuid = latest_metrics.run_uuid and tags.key = 'pflpipe.key'"
+        query = f"select tags.value, latest_metrics.key, latest_metrics.value from {{}} on {key}"
+        stored = base.execute(query.format("latest_metrics join tags")).fetchall()
+    tracked = {(run, name): value for run, name, value in stored}
+    for row, claim in zip(tidy.stored(study, results).to_dict("records"), claims, strict=True):
+        cell = next(one for one in study.cells if one.id == row["cell"])
+        seen = {name: row[name] for name in study.columns if row[name] is not None}
+        assert seen.keys() >= {"personal_own", "personal_own_worst_decile", "personal_common"}
+        for run in (cell.id, f"setting {cell.id}"):
+            shown = {name: tracked.get((run, name)) for name in (*seen, "epsilon_central")}
+            assert shown == seen | {"epsilon_central": row["epsilon_central"]}, run
+            assert tracked[run, "by_round/personal_own"] != seen["personal_own"]
+        result = pflpipe.run(cell, data)
+        known = {name: value for name, value in result.accuracies.items() if value == value}
+        assert known == {name: seen[name] for name in known}
+        assert result.ledger.epsilon_central == row["epsilon_central"]
+        assert claim["cell"] == cell.id
+        assert claim["epsilons"]["central"] == row["epsilon_central"]
+        assert {*study.columns} <= {*claim["diagnostics"]}
+        own = seen["personal_own"]
+        assert min(abs(mark - own) for mark in marks) < 1e-9
+        for name, text in texts.items():
+            if name != "ledger.html" or cell.privacy.mechanism != "none":
+                assert f"{own:.1f}" in text, name
 
 
 @pytest.mark.pipeline

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from pflpipe.errors import ConfigError, PflpipeError
@@ -55,6 +55,9 @@ PAGE_OPTIONS = f"viewStateShareKey={VIEW}&workflowType=machine_learning"
 """The best run first, and not in the mode for language models, which is MLflow's default."""
 LOCAL_SERVER = "http://127.0.0.1:5000"
 """Where ``mlflow ui`` answers by default."""
+UI = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --workers 1"
+"""The command for a person's own server: two processes that are there in a third of the time, in
+place of ten. Jobs are what MLflow has for language models."""
 KEY, DIGEST = "pflpipe.key", "pflpipe.digest"
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -192,7 +195,7 @@ class _Experiment:
         if experiment.lifecycle_stage == "deleted":
             self.client.restore_experiment(self.id)
         first = f"metrics.`{next(iter(study.columns))}`"
-        view = {"selectedColumns": [first, "tags.`claim`", "tags.`epsilon`"]}
+        view: dict[str, Any] = {"selectedColumns": [first, "tags.`claim`", "tags.`epsilon`"]}
         # MLflow does not show what is sorted as a tree, so the runs of seeds are left out.
         view |= {"orderByKey": first, "orderByAsc": study.metric.sign < 0, "searchFilter": LISTED}
         tags = {f"mlflow.sharedViewState.{VIEW}": canonical_json(view)}

@@ -69,7 +69,7 @@ def _study(outline: Outline, results: Path, address: str) -> Iterator[str]:
             file = mlflow_export.database_file(address)
             files = quote(f"{file.parent if file else results}/{mlflow_export.ARTIFACTS}")
             where = shlex.join(["--backend-store-uri", server, "--artifacts-destination", files])
-            yield f"  MLflow: mlflow ui {where}, {page or experiment}"
+            yield f"  MLflow: {mlflow_export.UI} {where}, {page or experiment}"
     try:
         yield from best(outline, results)
     except PflpipeError as error:  # such as a table of another version

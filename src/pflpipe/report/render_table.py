@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+FORMS = (
+    ("table", 3.3, "footnotesize", 8.0),
+    ("table", 3.3, "scriptsize", 7.0),
+    ("table*", 6.7, "footnotesize", 8.0),
+    ("table*", 6.7, "scriptsize", 7.0),
+    ("table*", 6.7, "tiny", 5.0),
+)
+"""Of a page with two columns: environment, width in inches, and a size of letters in points."""
+_LETTER, _BOLD, _APART = 0.5, 0.56, 4.0
+"""Mean width of a letter in its size, of a bold one, and the points between two columns."""
+_HEADING, _ENTRY = 9, 26
+"""Letters of a line of a heading, and of an entry, unless a word is longer."""
 
 
 @dataclass(frozen=True)
@@ -65,22 +79,52 @@ def _escaped(text: str) -> str:
 
 
 def latex(table: Table) -> str:
-    """Return the table as a ``table`` environment; the document must load booktabs."""
+    """Return the table for a page with two columns; the document must load booktabs. It is as wide
+    as a column if that is enough for its letters, which are made smaller first, or as a page."""
+    environment, size = _form(table)
     body = "\n\\midrule\n".join(
-        "\n".join(f"{' & '.join(map(_tex_entry, entries))} \\\\" for entries in section)
+        "\n".join(f"{' & '.join(map(_tex_entry, line, table.sides))} \\\\" for line in section)
         for section in table.sections
     )
     headings = [_tex_heading(*pair) for pair in zip(table.header, table.sides, strict=True)]
     notes = "\\\\\n".join(map(tex_escape, table.notes))
     return (
         "% needs \\usepackage{booktabs}\n"
-        "\\begin{table}[t]\n\\centering\n\\footnotesize\n\\setlength{\\tabcolsep}{3pt}\n"
+        f"\\begin{{{environment}}}[t]\n\\centering\n\\{size}\n"
+        f"\\setlength{{\\tabcolsep}}{{{_APART / 2:g}pt}}\n"
         f"\\caption{{{tex_escape(table.caption)}}}\n\\label{{tab:{table.name}}}\n\\smallskip\n"
         f"\\begin{{tabular}}{{@{{}}{table.sides}@{{}}}}\n\\toprule\n{_tex_groups(table.groups)}"
         + " & ".join(headings)
         + f" \\\\\n\\midrule\n{body}\n\\bottomrule\n\\end{{tabular}}\n\n"
-        f"\\medskip\n\\parbox{{\\linewidth}}{{\\scriptsize\\raggedright\n{notes}}}\n\\end{{table}}\n"
+        f"\\medskip\n\\parbox{{\\linewidth}}{{\\scriptsize\\raggedright\n{notes}}}\n"
+        f"\\end{{{environment}}}\n"
     )
+
+
+def _form(table: Table) -> tuple[str, str]:
+    """Return the first environment and size of letters in which a table is not too wide."""
+    columns = zip(*itertools.chain(*table.sections), strict=True)
+    letters = sum(
+        max(_width(heading, _HEADING), *(_width(entry.text, bold=entry.bold) for entry in column))
+        for heading, column in zip(table.header, columns, strict=True)
+    )
+    gaps = _APART * (len(table.header) - 1)
+    fitting = (
+        (environment, size)
+        for environment, inches, size, points in FORMS
+        if points * letters + gaps <= 72 * inches
+    )
+    return next(fitting, FORMS[-1][::2])
+
+
+def _width(text: str, most: int = _ENTRY, *, bold: bool = False) -> float:
+    # In units of the size of letters, of the longest line.
+    letters = max(len(line) + line.count("±") for line in _lines(text, most))
+    return letters * (_BOLD if bold else _LETTER)
+
+
+def _lines(text: str, most: int = _ENTRY) -> list[str]:
+    return textwrap.wrap(text.replace(" ± ", "±"), most, break_long_words=False) or [""]
 
 
 def _tex_groups(groups: tuple[str, ...]) -> str:
@@ -97,16 +141,18 @@ def _tex_groups(groups: tuple[str, ...]) -> str:
 
 
 def _tex_heading(text: str, side: str) -> str:
-    # Two lines for "personal worst decile", so that the numbers determine the width of a column;
-    # "α = 1" stays in one.
-    first, _, rest = tex_escape(text).partition(" ")
-    if "=" in text:
-        return tex_escape(text)
-    return f"\\shortstack[{side}]{{{first}\\\\{rest}}}" if rest else first
+    # Several lines for "personal worst decile", so that the numbers determine the width of a
+    # column; "α = 1" stays in one.
+    return _stacked([text] if "=" in text else _lines(text, _HEADING), side)
 
 
-def _tex_entry(entry: Entry) -> str:
-    text = tex_escape(entry.text)
+def _stacked(lines: list[str], side: str) -> str:
+    text = "\\\\".join(map(tex_escape, lines))
+    return f"\\shortstack[{side}]{{{text}}}" if len(lines) > 1 else text
+
+
+def _tex_entry(entry: Entry, side: str) -> str:
+    text = _stacked(_lines(entry.text), side)
     return f"\\textbf{{{text}}}" if entry.bold else text
 
 

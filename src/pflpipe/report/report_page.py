@@ -42,7 +42,7 @@ def write(
     """Write the page of finished studies.
 
     Args:
-        results: folder with tables/, figures/, plans/ and runs/, and audits/ of the releases of their rows.
+        results: folder with tables/, figures/, plans/ and runs/, and audits/ of these rows.
         root: folder of the code, whose commit is named.
         settings: options of the command line that are not in config.yaml, quoted for a shell.
         template: report.html.

@@ -26,16 +26,22 @@ Column = tuple[str, Callable[[Group], str]]
 """Heading, and a function from a group to the text below it."""
 
 
-def summarise(study: Study, frame: pd.DataFrame, warnings: Iterable[str] = ()) -> Table:
+def summarise(
+    study: Study,
+    frame: pd.DataFrame,
+    warnings: Iterable[str] = (),
+    names: Iterable[str] | None = None,
+) -> Table:
     """Return the summary over seeds of a study's tidy table.
 
     Args:
         warnings: of the plans' ledgers, printed among the notes.
+        names: columns of metrics, in order; by default all of the study.
     """
     groups = comparison.groups(study, frame)
     metrics = {
-        name: column
-        for name, column in study.columns.items()
+        name: study.columns[name]
+        for name in (study.columns if names is None else names)
         if any(finite(group.rows[name]) for group in groups)
     }
     # All groups of a study have the same facets.

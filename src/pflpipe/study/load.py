@@ -35,6 +35,7 @@ from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, 
 
 _APART = {"title", "description", "report", "paper", "layout", "figures", "metrics", "dataset"} | {
     "looks",
+    "table",
     "profile",
     "official_code",
 }
@@ -145,6 +146,8 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
             layouts.grid(layout, rows)
     drawings: tuple[Drawing, ...] = ()
     if not problems:
+        with problems.at():
+            metrics.check_table(document, measured, str(file))
         with problems.at():
             drawings = figures.read(document, str(file), rows, measured)
     outline = Outline(name, document, tuple(lines), layout, drawings, measured)

@@ -8,7 +8,7 @@ import functools
 import numbers
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,8 @@ BY_ROUND = ("personal_own", "personal_common", "global_common")
 """Columns of the first metric that a run measures after a round (simulation/rounds.py)."""
 BEST_ROUND = "best_round_"
 """Beginning of the name of a column with the first metric after its best round."""
+EVERYTHING = "all"
+"""In place of names of columns."""
 _OWN_ROWS = ("personal_own", "global_own", "personal_new", "global_new")
 _TRIAL = np.array([[0.6, 0.3, 0.1], [0.2, 0.5, 0.3], [0.5, 0.4, 0.1]]), np.array([0, 1, 2])
 _TRIAL_OF_NUMBERS = np.array([[1.0], [2.0], [-1.0]]), np.array([[1.5], [2.0], [0.0]])
@@ -115,6 +117,22 @@ def read(
         expected = f"one of the study's `metrics`: {', '.join(metrics)}"
         problems.refuse(f"{file}: search.metric", got=criterion, expected=expected)
     return metrics
+
+
+def of_a_paper(asked: Sequence[str], metrics: Mapping[str, Metric]) -> list[str]:
+    """Return the columns of metrics of a table for a paper: those that are asked for, or of the
+    first metric what people and the released model get, and of the others what people get."""
+    names = columns(metrics)
+    usual = {"personal_own", WORST, "global_own", *(f"{name}_personal_own" for name in metrics)}
+    return list(names if [*asked] == [EVERYTHING] else asked or filter(usual.__contains__, names))
+
+
+def check_table(document: Mapping[str, Any], known: Mapping[str, Metric], file: str) -> None:
+    """Raise ConfigError if a study asks for a column that its table has not."""
+    asked, what = document.get("table", {}).get("columns", []), f"{file}: table.columns"
+    for name in [] if asked == [EVERYTHING] else asked:
+        names = columns(known)
+        ConfigError.unless(name in names, what, name, "a metric's column", nearest(name, names))
 
 
 def check_best_round(metric: str, cells: Iterable[Cell], file: str) -> None:

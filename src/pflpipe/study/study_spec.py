@@ -136,6 +136,7 @@ class Study:
         criterion: the metric that ranks sets of values.
         best_round: the column whose best round the table shows as well; empty for none.
         looks: numbers of seeds at which its verdict may be read; empty for one reading.
+        printed: columns of metrics of its table for a paper; empty for those that a paper has.
     """
 
     name: str
@@ -148,6 +149,7 @@ class Study:
     criterion: str = ACCURACY
     best_round: str = ""
     looks: tuple[int, ...] = ()
+    printed: tuple[str, ...] = ()
 
     @property
     def metric(self) -> Metric:
@@ -335,6 +337,7 @@ class Outline:
             self.criterion,
             self.best_round,
             tuple(self.document.get("looks", ())),
+            tuple(self.document.get("table", {}).get("columns", ())),
         )
 
     def __str__(self) -> str:
