@@ -26,7 +26,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy.plan import Plan
-from pflpipe.report import statistics, verdicts
+from pflpipe.report import cards, statistics, verdicts
 from pflpipe.simulation import rounds, runs, scores
 from pflpipe.simulation.clients import Backend, Examples
 from pflpipe.simulation.simulation import Simulation
@@ -85,6 +85,19 @@ def test_the_documents_are_short():
     assert [path for path in words if path.parent == DOCS / "results" and words[path] > 1500] == []
     files = [path for path in (DOCS / "results").rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 8_000_000
+
+
+def test_the_paper_fits_its_journal_and_cites_what_the_methods_cite():
+    """JOSS takes at most 1,000 words; a method is cited as ``pflpipe methods`` prints it."""
+    text = (DOCS / "paper/paper.md").read_text()
+    assert len(text.split()) <= 1000
+    entries = re.findall(r"^@.*?^}", (DOCS / "paper/paper.bib").read_text(), re.M | re.S)
+    known = {re.findall(r"{(\w+),", entry)[0]: entry for entry in entries}
+    assert sorted(set(re.findall(r"@(\w+)", text))) == sorted(known)
+    printed = {entry for name in registry.NAMES for entry in cards.citations(name)}
+    for entry in printed:
+        key = re.findall(r"{(\w+),", entry)[0]
+        assert known.get(key, entry) == entry
 
 
 def test_the_page_of_public_starts_shows_its_program_as_it_is():
