@@ -54,7 +54,8 @@ def test_every_value_of_a_reading_has_a_source_and_every_reading_both_controls(n
     for one in [*registry["readings"], *filter(None, [registry.get("surrogate")])]:
         assert set(one["controls"]) == {"zero_noise", "zero_signal"}
         for control in one["controls"].values():
-            assert control["run"] == bool(control.get("found"))
+            assert control["run"] in readings.CONTROLLED
+            assert (control["run"] == "none") == ("found" not in control)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -63,6 +64,28 @@ def test_a_value_of_a_code_names_a_file_and_a_line(name):
     for option in (one for part in studies for one in part["options"]):
         if option["agree"] == "code":
             assert re.search(r"[\w/]+\.py:\d+", option["source"]), option
+
+
+def test_a_row_with_the_values_of_a_code_has_each_of_its_own_from_there():
+    part = REGISTRIES["feddpa_table2"]["studies"]["feddpa_official_code"]
+    row = "feddpa, official code, its own values"
+    own = {one["set"]: one for one in part["options"] if row in one.get("rows", [])}
+    assert {"hyperparameters.lambda_1", "hyperparameters.lambda_2"} <= set(own)
+    for option in own.values():
+        assert re.match(r"\w+\.py:\d+", option["source"]), option
+
+
+@pytest.mark.parametrize(
+    ("place", "study", "round_"),
+    [(0, "dp_fedsim_table1_cifar10", "last"), (1, "dp_fedsim_readings", "best")],
+)
+def test_controls_without_a_signal_are_those_of_the_committed_file(place, study, round_):
+    reading = REGISTRIES["dp_fedsim_table1_cifar10"]["readings"][place]
+    frame = pd.read_csv(FOLDER / "controls/noise_alone.csv", keep_default_na=False)
+    rows = frame[(frame["study"] == study) & (frame["variant"] == "")]
+    assert reading["round"] == round_
+    found = " and ".join(f"{float(value):.1f}" for value in rows[round_])
+    assert reading["controls"]["zero_signal"]["found"].startswith(f"noise alone {found} for")
 
 
 RULE = {

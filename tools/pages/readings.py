@@ -30,6 +30,7 @@ ROUNDS = "rounds"
 """The folder of docs/reproduction/ whose files have every round."""
 CONTROLS = "controls"
 """Its folder of controls, which are no runs of a study."""
+CONTROLLED = {"whole": "run", "part": "in part", "none": "not run"}
 WIDTH = 130
 COLUMNS = ("row", "ours", "interval", "printed", "other numbers in it", "verdict")
 SURROGATE = (
@@ -149,12 +150,11 @@ def verdicts(registry: Registry, studies: Path, folder: Path) -> Iterator[tuple[
             yield f"**{reading['name']}**", "", "", "", "", "not run"
             continue
         rows = compared(registry, reading, studies, folder)
-        missing = [
-            f"{name.replace('_', ' ')} not run"
+        controls = [
+            f"{name.replace('_', ' ')} {CONTROLLED[control['run']]}"
             for name, control in reading["controls"].items()
-            if not control["run"]
         ]
-        about = "; ".join([f"ε {reading['epsilon']}", *missing])
+        about = "; ".join([f"ε {reading['epsilon']}", *controls])
         yield (f"**{reading['name']}**, {reading['round']} round", "", "", "", "", about)
         done = [row for row in rows if row.finished]
         differences, halves = [row.ours - row.printed for row in done], [row.half for row in done]
