@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import ast
 import copy
+import dataclasses
 import math
+import random
 import shutil
 import subprocess
 import sys
@@ -39,7 +41,9 @@ from pflpipe.methods.base import Method
 from pflpipe.methods.dp_fedpgn import dp_fedpgn, smoothed
 from pflpipe.methods.dp_fedsam import dp_fedsam
 from pflpipe.methods.dp_fedsofim import dp_fedsofim
+from pflpipe.methods.fedala import fedala
 from pflpipe.methods.feddpa import feddpa
+from pflpipe.methods.pfedme import pfedme
 from pflpipe.privacy.plan import Plan
 from pflpipe.program import run_script
 from pflpipe.report import cards
@@ -73,20 +77,23 @@ def task(solver: Solver, *departures: str, bound: float = BOUND) -> Task:
     return Task(NETWORK, plan, solver, STEPS, frozenset(departures), solvers.minimize_loop)
 
 
-def batches() -> Batches:
+def batches(steps: int) -> Batches:
     """Return the client's rows as steps on all of them."""
 
-    def steps(count: int) -> Schedule:
-        index = torch.arange(ROWS).expand(count, ROWS)
-        return Schedule(X, Y, index, torch.full((count,), ROWS), sizes=(ROWS,) * count)
+    def taken(count: int) -> Schedule:
+        index, sizes = torch.arange(ROWS).expand(count, ROWS), (ROWS,) * count
+        return Schedule(X, Y, index, torch.tensor(sizes), sizes)
 
-    return Batches(torch.tensor(ROWS), steps(STEPS), steps(STEPS), steps(1))
+    train = dataclasses.replace(taken(steps), keys=torch.arange(steps))
+    return Batches(torch.tensor(ROWS), train, taken(steps), taken(1))
 
 
-def sent(method: Method, params: Params, server: Tree, state: Tree, shared: Task) -> Update:
+def sent(
+    method: Method, params: Params, server: Tree, state: Tree, shared: Task, steps: int = STEPS
+) -> Update:
     """Return what our client sends."""
     upload, _ = method.local_update(
-        params, ServerState(server), ClientState(state), batches(), shared
+        params, ServerState(server), ClientState(state), batches(steps), shared
     )
     return upload.update
 
@@ -151,6 +158,36 @@ def of_dp_fedsam(theirs: Theirs) -> Pairs:
     yield "update", update, trees.sub(named(model.parameters()), params)
 
 
+def of_fedala(theirs: Theirs) -> Pairs:
+    """Where a client starts that has learned its weights for one pass over all rows."""
+    params, last = drawn(2), drawn(3)
+    head = ("head.weight", "head.bias")
+    weights = {name: drawn(4)[name].sigmoid() for name in head}
+    ala = theirs["ALA"](0, F.cross_entropy, list(zip(X, Y, strict=True)), ROWS, 100, len(head))
+    ala.weights, ala.start_phase = [value.clone() for value in weights.values()], False
+    mixed = Perceptron(last)
+    ala.adaptive_local_aggregation(Perceptron(params), mixed)
+    state = trees.prefixed("local.", {name: last[name] for name in head})
+    state |= trees.prefixed("weight.", weights) | {"rounds": torch.tensor(2)}
+    update = sent(fedala(share=1.0), params, {}, state, task(Solver("sgd", 0.0)))
+    yield "start", update, trees.sub(named(mixed.parameters()), params)
+
+
+def of_pfedme(theirs: Theirs) -> Pairs:
+    """A client's change on one minibatch; their weight decay of 0.001 is 0 here."""
+    params, model, weight, inner, eta = drawn(2), Perceptron(drawn(2)), 15.0, 0.02, 0.05
+    user = types.SimpleNamespace(model=model, loss=F.cross_entropy, lamda=weight, K=5)
+    user.local_epochs, user.learning_rate = 1, eta
+    user.local_model = [value.detach().clone() for value in model.parameters()]
+    user.get_next_train_batch = lambda: (X, Y)
+    user.update_parameters = lambda values: None
+    user.optimizer = theirs["pFedMeOptimizer"](model.parameters(), inner, weight, 0.0)
+    theirs["UserpFedMe.train"](user, 1)
+    ours = pfedme(weight=weight, inner_lr=inner)
+    update = sent(ours, params, {}, {}, task(Solver("sgd", eta)), steps=1)
+    yield "change", update, trees.sub(named(user.local_model), params)
+
+
 def of_dp_fedpgn(theirs: Theirs) -> Pairs:
     """A client's local steps with a common direction, and the smoothing of a step."""
     gamma, params, last = 0.6, drawn(2), drawn(3)
@@ -210,8 +247,16 @@ ORIGINALS = {
     "dp_fedsofim": Original(
         {"train.py": ("DPFedGDServerSOFIM", "LinearClassifier")}, of_dp_fedsofim
     ),
+    "fedala": Original({"system/utils/ALA.py": ("ALA",)}, of_fedala),
     "feddpa": Original(
         {"utils.py": ("compute_fisher_diag",), "ours.py": ("local_update",)}, of_feddpa
+    ),
+    "pfedme": Original(
+        {
+            "FLAlgorithms/optimizers/fedoptimizer.py": ("pFedMeOptimizer",),
+            "FLAlgorithms/users/userpFedMe.py": ("UserpFedMe.train",),
+        },
+        of_pfedme,
     ),
 }
 
@@ -250,6 +295,7 @@ def executed(folder: Path, method: str) -> Theirs:
         "args": types.SimpleNamespace(),
         "autograd": torch.autograd,
         "copy": copy,
+        "DataLoader": torch.utils.data.DataLoader,
         "deepcopy": copy.deepcopy,
         "device": "cpu",
         "F": F,
@@ -257,6 +303,8 @@ def executed(folder: Path, method: str) -> Theirs:
         "nn": nn,
         "np": np,
         "optim": torch.optim,
+        "Optimizer": torch.optim.Optimizer,
+        "random": random,
         "torch": torch,
     }
     for file, definitions in ORIGINALS[method].definitions.items():

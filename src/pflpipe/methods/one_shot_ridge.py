@@ -22,7 +22,8 @@ initialised; on features of a study (scattering, a file) a network without a bod
     cross_scale: s, the unit of cross relative to gram; a smaller s gives cross more of the clip
         [ours]
     sums: send sums over the rows instead of means, so that rows count equally and not clients; the
-        clip norm is then one of sums [ours: the paper sends sums]
+        clip norm is then one of sums, and what it shortens is the same either way [ours: the paper
+        sends sums]
 
 Both parts share one clip and one budget, |gram|^2 + |cross|^2 / s^2 <= C^2, and are certified as
 one Gaussian release. Noise can make the mean gram indefinite, so the server raises its negative
