@@ -40,7 +40,8 @@ def table(outline: Outline, **changes: object) -> None:
         claim = "none" if not private else "nominal" if cell.method == "feddpa" else "certified"
         epsilon = cell.privacy.epsilon
         record |= {"cell": cell.id, "method": cell.method, "claim": claim, "seed": cell.seed}
-        record |= {"personal_own": ACCURACY[cell.method] + 2 * cell.seed, "delta": 0.001}
+        record |= {"personal_own": ACCURACY.get(cell.method, 50.0) + 2 * cell.seed, "delta": 0.001}
+        record["rounds"] = cell.training.rounds
         record |= {"epsilon_central": epsilon and epsilon * (5 if claim == "nominal" else 1)}
         record |= {"epsilon_nominal": epsilon, "upload_bytes_per_round": 1.0} | changes
         records.append(record)
@@ -144,3 +145,51 @@ def test_a_table_of_another_version_costs_its_rows_and_no_more(outline):
 def test_a_study_without_a_table_is_not_mentioned(outline):
     (RESULTS / "tables/good.csv").unlink()
     assert lines(outline) == []
+
+
+@pytest.fixture
+def answered(outline: Outline) -> Outline:
+    """The study with learning alone, of which two people gain, one loses, and one stays."""
+    malformed.put("methods", [{"name": name} for name in ("local_only", "dp_fedavg")])(Path())
+    malformed.put("seeds", [0, 1, 2])(Path())
+    found = load_outline("good")
+    table(found, rounds=2)
+    for method, scores in (("local_only", (50, 50, 50, 50)), ("dp_fedavg", (60, 60, 40, 50))):
+        lines = ["cell,client,train_size,personal_own"]
+        for cell in found.study().cells:
+            if cell.method == method:
+                people = enumerate(zip((3, 4, 8, 9), scores, strict=True))
+                lines += [f"{cell.id},{person},{size},{score}" for person, (size, score) in people]
+        file = RESULTS / f"scores/good/{method}.csv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join([*lines, ""]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("alone", "word"),
+    [
+        (50.0, "personalization pays: train dp_fedavg"),
+        (61.0, "it is undecided whether personalization pays"),
+        (70.0, "personalization does not pay: learn alone"),
+    ],
+)
+def test_five_lines_say_whether_it_helps_beside_what_whom_what_is_protected_and_what_decides(
+    alone, word, answered
+):
+    file = RESULTS / "tables/good.csv"
+    frame = tidy.read(file)
+    is_alone = frame["method"] == "local_only"
+    frame.loc[is_alone, "upload_bytes_per_round"] = 0
+    frame.loc[is_alone, "personal_own"] = alone + frame.loc[is_alone, "seed"].astype(float)
+    tidy.write(frame, file)
+    verdict, beside, who, protects, decides = lines(answered)[-5:]
+    assert verdict.startswith(f"  ε = 2: {word}")
+    assert f"; ε = 8: {word}" in verdict
+    assert f"{62 - alone - 1:+.1f}".replace("-", "−") in beside
+    assert "beside learning alone" in beside
+    assert "50 % gain and 25 % lose, " in who
+    assert "100 % gain and 0 % lose with 3 to 4 rows" in who
+    assert "at most 8, protects one user with all of its rows" in protects
+    assert "no search was made" in protects
+    assert ("decided" in decides) == ("undecided" not in word)

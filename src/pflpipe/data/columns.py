@@ -33,7 +33,7 @@ PARTS = {
     "minute": (0, 59),
 }
 """Part of a date -> its range; that of a year is declared."""
-_NOTHING = ("", "#n/a", "-", "?", "<na>", *NO_VALUE)
+NOTHING = ("", "#n/a", "-", "?", "<na>", *NO_VALUE)
 """What files have in place of a missing value, in small letters, unless it is a declared word."""
 NAMELESS = "Unnamed: "
 """Beginning of the name that pandas gives to a column without one, as that of an index."""
@@ -44,7 +44,7 @@ _EXACT = {"float16": 2**11, "float32": 2**24}
 LEFT_OUT = "; left out "
 """In the line about a table, before the columns that are no features."""
 _MOST_SHOWN = 10
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
+DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?")
 _WRITTEN = re.compile(r"[-+\u2212]?(\d+|\d{1,3}([.,' \u00a0]\d{3})+)([.,]\d+)?\s?%?")
 """A number with a decimal comma, signs between thousands, or a percent sign."""
 _NESTED = (dict, list, tuple, set, bytes, np.ndarray)
@@ -375,7 +375,7 @@ def _numbers(column: pd.Series) -> np.ndarray | None:
 
 
 def _absent(words: np.ndarray, declared: Sequence[Any] = ()) -> np.ndarray:
-    nothing = [word for word in _NOTHING if word not in map(str.casefold, map(str, declared))]
+    nothing = [word for word in NOTHING if word not in map(str.casefold, map(str, declared))]
     distinct, places = np.unique(words, return_inverse=True)
     found: np.ndarray = np.isin([str(word).strip().casefold() for word in distinct], nothing)[
         places
@@ -422,7 +422,7 @@ def _refuse_text(
         written = np.array([_WRITTEN.fullmatch(word) is not None for word in given])
         do = "write a point, and neither signs between thousands nor percent signs"
         require(written & (written | absent).all(), column, "a number such as 1234.5", do)
-        if all(_DATE.fullmatch(word) for word in distinct):
+        if all(DATE.fullmatch(word) for word in distinct):
             dates.append(f"{name}: [year, month, weekday]")
         elif len(distinct) > vocabulary.MOST_LISTED:
             texts.append(f"{name}: 64")

@@ -50,7 +50,7 @@ _COPIES = 0.02
 """Part of the test rows that may be copies, as some are in the best known sets of images."""
 _WHOLE = re.compile(r"\+?(-?\d+)(?:\.0*)?")
 _MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ t]00:00:00(\.0*)?")
-_OF_ROWS = re.compile(r"(?i:(^|[ _.-])(id|idx|index|key|no|nr|row|uuid)$)|[a-z]I[Dd]$")
+OF_ROWS = re.compile(r"(?i:(^|[ _.-])(id|idx|index|key|no|nr|row|uuid)$)|[a-z]I[Dd]$")
 """End of the name of a column that numbers rows or people."""
 _SHOWN = 5
 _OF_PROGRAMS = (DeprecationWarning, FutureWarning, ImportWarning, PendingDeprecationWarning)
@@ -249,7 +249,7 @@ def _check_columns(columns: Columns, lines: list[str], warned: list[str]) -> Non
     for name, parts in columns.values.items():
         values = np.concatenate(parts)
         distinct, codes = np.unique(values, return_inverse=True)
-        is_whole, names_ids = bool((distinct % 1 == 0).all()), bool(_OF_ROWS.search(name))
+        is_whole, names_ids = bool((distinct % 1 == 0).all()), bool(OF_ROWS.search(name))
         # Beyond 2**53 they were rounded to float64 before.
         is_rounded = (distinct.astype(np.float32) != distinct) | (abs(distinct) >= 2**53)
         if is_whole and is_rounded.any():

@@ -23,7 +23,19 @@ def read(path: Path, **layout: Any) -> Part:
     """Return ``arrays`` of a file. Every value of a CSV or TSV file is text, as it stands there.
 
     Raises:
-        DataError: as ``arrays``; or the file cannot be read, is too large, or needs pyarrow.
+        DataError: as ``arrays``; or as ``texts_of``.
+    """
+    table, swallowed = texts_of(path, layout.get("text"))
+    with located(str(path)):
+        part = arrays(table, **layout)
+    return part._replace(note=part.note + swallowed)
+
+
+def texts_of(path: Path, text: str | None = None) -> tuple[pd.DataFrame, str]:
+    """Return the table of a file as it stands there, and which of its lines a value has swallowed.
+
+    Raises:
+        DataError: the file cannot be read, is too large, or needs pyarrow.
     """
     limits.check(path.stat().st_size, str(path))
     swallowed = ""
@@ -35,7 +47,7 @@ def read(path: Path, **layout: Any) -> Part:
             # Numbers would make one user of 007 and 7.
             separator = "\t" if path.suffix.lower() == ".tsv" else ","
             form |= {"encoding": "utf-8-sig", "skipinitialspace": True}
-            swallowed = _check_lines(path, separator, layout.get("text"))
+            swallowed = _check_lines(path, separator, text)
             with warnings.catch_warnings():
                 # Of longer lines, which have only empty values more.
                 warnings.simplefilter("ignore", pd.errors.ParserWarning)
@@ -46,9 +58,7 @@ def read(path: Path, **layout: Any) -> Part:
         do = "pip install pyarrow" if isinstance(error, ImportError) else "mend the file"
         do = "save it as UTF-8" if isinstance(error, UnicodeError) else do
         raise DataError(f"{path} cannot be read", got=guard.described(error), do=do) from None
-    with located(str(path)):
-        part = arrays(table, **layout)
-    return part._replace(note=part.note + swallowed)
+    return table, swallowed
 
 
 def frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame:

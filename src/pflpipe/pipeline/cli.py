@@ -59,6 +59,17 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--config", default="config.yaml", help="default: %(default)s")
         return command
 
+    run = add(_run, "from a table of people, or a study, to a verdict", config=False)
+    _add_study(run, "what", help="a table (.csv, .tsv, .parquet), or a study")
+    run.add_argument("--user", default="", help="column that says whose row it is")
+    run.add_argument("--label", default="", help="column of what is predicted")
+    run.add_argument("--epsilon", default="2,8", help="budgets; default: %(default)s")
+    minutes = "until no more seeds are added; default: %(default)s"
+    run.add_argument("--minutes", type=float, default=3.0, help=minutes)
+    run.add_argument("--name", default="", help="of the study; default: that of the file")
+    run.add_argument("--yes", action="store_true", help="ask nothing")
+    run.add_argument("--profile", default="", help="of Snakemake, such as profiles/slurm")
+    run.add_argument("--verbose", action="store_true", help="show Snakemake's lines")
     init = add(_init, "write a new study: studies/<STUDY>.yaml, with comments", config=False)
     init.add_argument("study", nargs="?", help="its name: letters, digits and _")
     instead = "write a release for pflpipe audit instead: <STUDY>.py, by default my_release.py"
@@ -144,6 +155,24 @@ def _add_claim(parser: argparse.ArgumentParser) -> None:
         )
     effort = "estimate of what each level of the attack may take; default: %(default)s"
     parser.add_argument("--seconds", type=float, default=60.0, help=effort)
+
+
+def _run(arguments: argparse.Namespace) -> Iterator[str]:
+    from pflpipe.pipeline import run
+
+    asked = not arguments.yes and sys.stdin.isatty()
+    wish = run.Wish(
+        arguments.what,
+        arguments.user,
+        arguments.label,
+        arguments.epsilon,
+        arguments.minutes,
+        arguments.name,
+        arguments.profile,
+        input if asked else None,
+        arguments.verbose,
+    )
+    return run.lines(wish)
 
 
 def _init(arguments: argparse.Namespace) -> list[str]:

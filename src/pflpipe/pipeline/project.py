@@ -32,6 +32,8 @@ from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import finish, load_outline, study_names
 from pflpipe.study.study_spec import Drawing, Outline, Study
 
+SNAKEFILE = Path(__file__).resolve().parents[3] / "Snakefile"
+"""The workflow beside this package."""
 ELSEWHERE = ("features", "train", "evaluate", "attack", "audit")
 """Rules whose jobs run on a cluster, if there is one."""
 

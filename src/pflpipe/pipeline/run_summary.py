@@ -10,14 +10,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import pandas as pd
+
 from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import PflpipeError
 from pflpipe.pipeline import mlflow_export
-from pflpipe.report import comparison, tidy
+from pflpipe.report import answer, comparison, tidy
 from pflpipe.report.comparison import Group, epsilon_text, finite
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
-from pflpipe.study.study_spec import Outline
+from pflpipe.study.study_spec import Outline, Study
 
 LOGS = Path("logs")
 MOST = 10
@@ -71,20 +73,39 @@ def _study(outline: Outline, results: Path, address: str) -> Iterator[str]:
             where = shlex.join(["--backend-store-uri", server, "--artifacts-destination", files])
             yield f"  MLflow: {mlflow_export.UI} {where}, {page or experiment}"
     try:
-        yield from best(outline, results)
+        yield from (f"  {line}" for line in of_study(outline, results))
     except PflpipeError as error:  # such as a table of another version
         yield f"  warning: {error}"
 
 
-def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
-    """Yield a study's best rows at the largest budget, certified or unreviewed ones if there are
-    any, and warnings about the table.
+def of_study(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
+    """Yield the answer of a study in five lines, and warnings about its table. Without an answer:
+    the best rows at the largest budget, certified or unreviewed ones if there are any.
 
     Raises:
         PflpipeError: the table belongs to another version of the study.
     """
     study = finish(outline, results)
     frame = tidy.stored(study, results)
+    answered = list(answer.lines(study, frame, results))
+    yield from answered or _best(study, frame, most)
+    diverged = int(frame["diverged_round"].notna().sum())
+    if diverged:
+        yield f"warning: {diverged} of {len(frame)} runs diverged to values that are not finite"
+    large = frame[frame["delta"] >= 1 / frame["clients"]]
+    for delta, clients in dict.fromkeys(zip(large["delta"], large["clients"], strict=True)):
+        yield (
+            f"warning: δ = {delta:g} is not below 1/M = {1 / clients:g}: its ε allow one client "
+            "to be published in clear"
+        )
+    if not answered or "epsilon_person" in frame:
+        yield from comparison.protected(frame)
+    nominal = int((frame["claim"] == "nominal").sum())
+    if nominal:
+        yield f"warning: {nominal} of {len(frame)} rows state a nominal ε; read the honest one"
+
+
+def _best(study: Study, frame: pd.DataFrame, most: int) -> Iterator[str]:
     groups = comparison.groups(study, frame)
     rivals = comparison.of_claim(groups, *WITHOUT_DEPARTURES)
     if rivals:
@@ -93,23 +114,10 @@ def best(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
     for group in comparison.ranked(rivals or groups)[:most]:
         facet = "".join(f", {name} {value}" for name, value in group.facet.items())
         yield (
-            f"  {group.label}{facet}: personal {group.metric.heading} "
+            f"{group.label}{facet}: personal {group.metric.heading} "
             f"{f'{group.text()} {group.metric.unit}'.rstrip()}, {group.claim}, "
             f"ε = {epsilon_text(group)}"
         )
-    diverged = int(frame["diverged_round"].notna().sum())
-    if diverged:
-        yield f"  warning: {diverged} of {len(frame)} runs diverged to values that are not finite"
-    large = frame[frame["delta"] >= 1 / frame["clients"]]
-    for delta, clients in dict.fromkeys(zip(large["delta"], large["clients"], strict=True)):
-        yield (
-            f"  warning: δ = {delta:g} is not below 1/M = {1 / clients:g}: its ε allow one client "
-            "to be published in clear"
-        )
-    yield from (f"  {sentence}" for sentence in comparison.protected(frame))
-    nominal = int((frame["claim"] == "nominal").sum())
-    if nominal:
-        yield f"  warning: {nominal} of {len(frame)} rows state a nominal ε; read the honest one"
 
 
 def _epsilon(group: Group) -> float:

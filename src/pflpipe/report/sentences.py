@@ -74,7 +74,7 @@ def paying(found: Mapping[str, Verdict]) -> Iterator[str]:
     lacks, and how often runs collapsed."""
     deeds: dict[str, list[str]] = {}
     for budget, verdict in found.items():
-        deeds.setdefault(_deed(verdict), []).append(spent(budget, [verdict.group]))
+        deeds.setdefault(deed(verdict), []).append(spent(budget, [verdict.group]))
     if deeds:
         yield each_budget({names(budgets): deed for deed, budgets in deeds.items()})
     lacking = dict.fromkeys(kind for verdict in found.values() for kind in verdict.missing)
@@ -90,7 +90,8 @@ def paying(found: Mapping[str, Verdict]) -> Iterator[str]:
         yield each_budget(fell)
 
 
-def _deed(verdict: Verdict) -> str:
+def deed(verdict: Verdict) -> str:
+    """Return whether personalization pays and what to do."""
     other = verdicts.instead(verdict)
     if verdict.word == PAYS:
         return f"personalization pays: train {verdict.group.label}"

@@ -64,6 +64,8 @@ pool's."""
 DROP, SPREADS = 5.0, 10.0
 """A run collapsed if it is more than ``DROP`` points and more than ``SPREADS`` standard deviations
 of the median line below the best run of its line."""
+MOST_SEEDS = 100
+"""More seeds are suggested to nobody."""
 DRAWS = 2000
 """Resamples of the seeds for an interval of ranks."""
 _DIGITS = 9  # of a percentage; sums in another order differ in later digits
@@ -90,6 +92,21 @@ class Difference:
     def sign(self) -> int:
         """1 if the interval lies above 0, -1 if it lies below 0, and 0 if it includes 0."""
         return int(self.low > 0) - int(self.high < 0)
+
+    def seeds_beside(self, value: float) -> int | None:
+        """Return with about how many seeds the interval would leave out a value, if mean and
+        spread stay; None if it takes more than ``MOST_SEEDS``."""
+        if self.low <= -math.inf:
+            return MIN_SEEDS
+        # The level of the family is not known here; a quantile far out stands for it.
+        far = 1 - ALPHA / 20
+        spread = (self.high - self.low) * math.sqrt(self.seeds)
+        spread /= float(special.stdtrit(self.seeds + 1, far))
+        for seeds in range(self.seeds + 1, MOST_SEEDS + 1):
+            reach = spread * float(special.stdtrit(seeds + 1, far)) / math.sqrt(seeds) / 2
+            if reach < abs(self.mean - value):
+                return seeds
+        return None
 
 
 def collapsed(values: pd.DataFrame) -> pd.DataFrame:

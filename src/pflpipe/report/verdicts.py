@@ -257,6 +257,19 @@ def instead(verdict: Verdict) -> str:
     return "learn alone" if line.group.label == ALONE else f"use {line.name}"
 
 
+def seeds(verdict: Verdict) -> int | None:
+    """Return with about how many seeds the word would be there, if means and spreads stay: those
+    that put the gain of the personal model over every rival above the margin or, where it gains
+    less over some, over one of these below it. None: more than ``statistics.MOST_SEEDS``."""
+    gaps = [difference for _, difference in verdict.beside.values()]
+    less = [one for one in gaps if one.mean < MARGIN]
+    needed = [one.seeds_beside(MARGIN) for one in less or gaps]
+    known = [number for number in needed if number is not None]
+    if less:
+        return min(known, default=None)
+    return max(known) if len(known) == len(needed) else None
+
+
 def fallen(verdict: Verdict) -> Iterator[str]:
     """Yield which lines have runs that collapsed, and the interval of their share."""
     for name, (count, runs) in verdict.collapsed.items():

@@ -109,14 +109,9 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
     a formula, and only entries that send the whole of a network of this package.
     """
     worst, length = None, 0.0
-    for cell in (line.candidates[0].rows[0].cell for line in outline.lines):
-        about, known = registry.of(cell).about, header(cell.dataset)
-        is_noisy = cell.privacy.mechanism == "gaussian" and not (cell.departures or cell.fixed)
-        sends_all = about.has_global_model and not reference.is_reference(cell.model.name)
-        if is_noisy and sends_all and known is not None:
-            r = _rough_length(cell, known, shape_of(cell, known, header))
-            if r > max(length, HOPELESS * math.sqrt(cell.training.rounds)):
-                worst, length = cell, r
+    for cell, found in lengths(outline, header):
+        if found > max(length, HOPELESS * math.sqrt(cell.training.rounds)):
+            worst, length = cell, found
     if worst is not None:
         budget = f" at ε = {worst.privacy.epsilon:g}" if worst.privacy.epsilon else ""
         yield (
@@ -124,6 +119,17 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
             "times as long as a message may be: clients learn next to nothing from each other; "
             f"pflpipe plan {outline.name} has every entry"
         )
+
+
+def lengths(outline: Outline, header: HeaderOf) -> Iterator[tuple[Cell, float]]:
+    """Yield the entries that send the whole of a network of this package under Gaussian noise, and
+    about the length of the noise on the mean of a round, in clip bounds."""
+    for cell in (line.candidates[0].rows[0].cell for line in outline.lines):
+        about, known = registry.of(cell).about, header(cell.dataset)
+        is_noisy = cell.privacy.mechanism == "gaussian" and not (cell.departures or cell.fixed)
+        sends_all = about.has_global_model and not reference.is_reference(cell.model.name)
+        if is_noisy and sends_all and known is not None:
+            yield cell, _rough_length(cell, known, shape_of(cell, known, header))
 
 
 def noise_length(plan: Plan, sent: int) -> float:

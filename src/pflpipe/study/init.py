@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from pflpipe.data import blocks
 from pflpipe.errors import ConfigError
 from pflpipe.files import write_text
 from pflpipe.study import config as configuration
 from pflpipe.study.config import STUDIES
-from pflpipe.study.load import check_name
+from pflpipe.study.load import check_name, load_outline
 
 TEMPLATE = Path(__file__).with_name("template.yaml")
+NATURAL = Path(__file__).with_name("natural.yaml")
 RELEASE = Path(__file__).with_name("release_template.txt")
 
 
@@ -35,6 +40,52 @@ def write(name: str) -> list[Path]:
     texts = {study: text}
     if not config.exists():
         texts[config] = f"studies: [{name}]  # joined in results/tables/all.csv\n"
+    for file, text in texts.items():
+        write_text(file, text)
+    return list(texts)
+
+
+def write_natural(
+    name: str, block: dict[str, Any], origin: str, epsilons: Sequence[float], people: int
+) -> list[Path]:
+    """Write ``studies/<name>.yaml``, in which every user of a block is a client, and a
+    ``config.yaml`` with the block; return the written files, none where the same are there.
+
+    Args:
+        origin: a sentence about the block.
+        epsilons: the budgets.
+        people: how many users there are; delta is a tenth of one over them, or less.
+
+    Raises:
+        ConfigError: there are others of these names.
+    """
+    study, config = STUDIES / f"{name}.yaml", Path("config.yaml")
+    if config.exists() or study.exists():
+        do = f"pflpipe run {name} goes on with them as they are; or take another folder or --name"
+        known = configuration.load(config).datasets if config.exists() else {}
+        fits = known.get(name) == block and study.exists()
+        what = f"{config if config.exists() else study} exists already and is for other rows"
+        ConfigError.unless(fits, what, do=do)
+        given = load_outline(name).document.get("axes", {}).get("privacy.epsilon")
+        what = f"{study} exists already: privacy.epsilon"
+        ConfigError.unless(given == list(epsilons), what, given, f"{list(epsilons)}", do)
+        return []
+    check_name(name, "a study's name")
+    numbers = "target" in block
+    text = NATURAL.read_text(encoding="utf-8")
+    for word, value in {
+        "name": name,
+        "dataset": name,
+        "origin": origin,
+        "lr": "0.1" if numbers else "1.0",
+        "loss": ", loss: squared_error" * numbers,
+        "delta": f"{10.0 ** -math.ceil(math.log10(10 * people)):g}",
+        "epsilons": ", ".join(f"{epsilon:g}" for epsilon in epsilons),
+    }.items():
+        text = text.replace(f"{{{word}}}", value)
+    note = f"# {origin}\n"
+    listed = yaml.safe_dump({"studies": [name], "datasets": {name: block}}, sort_keys=False)
+    texts = {study: text, config: note + listed}
     for file, text in texts.items():
         write_text(file, text)
     return list(texts)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # `pflpipe status` needs only `duration_text`
 SPEED = {
     "mlp": 80_000,
     "embedding": 1_000_000,
+    "linear": 500_000,
     "cnn_cifar": 2_000,
     "cnn_femnist": 500,
     "cnn_svhn": 400,

@@ -1,0 +1,299 @@
+"""From a table of people, or a study, to a verdict (``pflpipe run``).
+
+Snakemake trains, with the jobs and files that it has by itself. Where a study has ``looks``, seeds
+are added at them until every verdict is there or the minutes are used; report/verdicts.py says why
+the words stay as sure as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import webbrowser
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pflpipe.data import datasets, sources, tables, understood
+from pflpipe.data.blocks import TABLES
+from pflpipe.data.datasets import Arrays, Header
+from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
+from pflpipe.files import write_text
+from pflpipe.pipeline import project, run_summary, status
+from pflpipe.report import answer, verdict_page
+from pflpipe.report.tidy import stored
+from pflpipe.report.verdicts import UNDECIDED
+from pflpipe.study import config, forecast, init, runtime_estimate
+from pflpipe.study.load import finish, load_outline, study_names
+from pflpipe.study.runtime_estimate import duration_text
+from pflpipe.study.study_spec import Outline
+
+OVERHEAD = 2.0
+"""CPU seconds of a run besides its training, with its audits and its part of the table."""
+PAGES = "verdicts"
+"""Folder of the pages in that of the results."""
+_EVERY = 1.0
+_SEEDS = re.compile(r"^seeds: .*$", re.M)
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks for.
+
+    Attributes:
+        what: a table, or the name of a study.
+        user, label: columns of the table; empty if not given.
+        epsilons, minutes: as text.
+        name: of the study of a table; empty for that of the file.
+        profile: of Snakemake; empty for all cores of this machine.
+        ask: returns the answer to a question; None where nobody is there to answer.
+        verbose: whether Snakemake's lines are shown.
+    """
+
+    what: str
+    user: str = ""
+    label: str = ""
+    epsilons: str = "2,8"
+    minutes: float = 3.0
+    name: str = ""
+    profile: str = ""
+    ask: Callable[[str], str] | None = None
+    verbose: bool = False
+
+
+def lines(wish: Wish) -> Iterator[str]:
+    """Train what is asked for, and yield what is said of it.
+
+    Raises:
+        PflpipeError: a mistake of the user, or a job failed.
+    """
+    minutes = wish.minutes
+    ConfigError.unless(0 < minutes < math.inf, "--minutes", minutes, "a number above 0")
+    name = wish.what
+    if name not in study_names():
+        path = Path(wish.what)
+        if path.suffix.lower() not in TABLES:
+            expected = f"a study, or a file that ends in {', '.join(TABLES)}"
+            do = nearest(name, study_names()) if study_names() else ""
+            raise ConfigError("run", got=wish.what, expected=expected, do=do)
+        name = yield from _begin(wish, path)
+    settings = config.load()
+    outline = load_outline(name)
+    yield _expected(outline, settings, minutes)
+    _permit(wish, "train")
+    yield from _until_decided(wish, outline, settings)
+
+
+def _permit(wish: Wish, what: str) -> None:
+    if wish.ask is not None and wish.ask(f"{what}? [Y/n] ").strip().lower() not in ("", "y", "yes"):
+        raise ConfigError("stopped before training", do="the same command goes on")
+
+
+# ---------------------------------------------------------------- a table
+
+
+def _begin(wish: Wish, path: Path) -> Generator[str, None, str]:
+    """Yield the contract of a table's rows, write its study, and return its name."""
+    DataError.unless(path.is_file(), f"{path} does not exist", expected="a file")
+    epsilons = _epsilons(wish.epsilons)
+    name = wish.name or re.sub(r"\W+", "_", path.stem.lower(), flags=re.ASCII).strip("_")
+    table, _ = tables.texts_of(path)
+    table = table.set_axis(table.columns.map(str), axis=1)
+    listed = [*table.columns]
+    user = wish.user or _column(wish, "--user", "whose row it is", listed)
+    label = wish.label or _column(wish, "--label", "what is predicted", listed)
+    block = understood.block(table, path, user, label)
+    arrays, note = _read(name, block)
+    yield note
+    yield from arrays.contract.lines
+    yield from (f"warning: {warning}" for warning in arrays.contract.warnings)
+    yield understood.ORIGIN
+    users = 0 if arrays.users is None else len(np.unique(arrays.users))
+    DataError.unless(users >= 2, f"{path}: column {user}", f"{users} users", "two or more")
+    try:
+        written = init.write_natural(name, block, understood.ORIGIN, epsilons, users)
+    except OSError as error:
+        what, expected = str(error.filename or path), "a folder that can be written"
+        raise DataError(what, got=error.strerror, expected=expected) from None
+    yield from (f"{file}: written" for file in written)
+    return name
+
+
+def _epsilons(text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    fits = found and all(0 < one < math.inf for one in found) and len(set(found)) == len(found)
+    ConfigError.unless(bool(fits), "--epsilon", text, "distinct numbers above 0, such as 2,8")
+    return found
+
+
+def _column(wish: Wish, option: str, what: str, listed: Sequence[str]) -> str:
+    names = ", ".join(listed)
+    if wish.ask is None:
+        raise ConfigError(f"{option} is missing", expected=f"a column: {names}")
+    return wish.ask(f"Which column says {what}? ({names}) ").strip()
+
+
+def _read(name: str, block: dict[str, object]) -> tuple[Arrays, str]:
+    """Return the rows of a block, and what was taken for what. The data of the study are made by
+    Snakemake."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / f"{name}.npz"
+        note = sources.prepare(name, block, Path(folder), made)
+        return datasets.load_arrays(made), note
+
+
+# ---------------------------------------------------------------- what to expect
+
+
+def _expected(outline: Outline, settings: config.Config, minutes: float) -> str:
+    """Return what the study costs in time, and how long the noise is beside what people say."""
+    headers = {dataset: _header(dataset, settings) for dataset in outline.everything.datasets}
+    cells = [row.cell for row in outline.everything.rows]
+    training = runtime_estimate.total(cells, headers.get)
+    cores = os.cpu_count() or 1
+    seconds = ((training or 0.0) + OVERHEAD * len(cells)) / cores
+    looks = outline.document.get("looks", [])
+    text = f"{len(cells)} runs, about {duration_text(seconds)} on {cores} cores"
+    if looks and len(outline.document["seeds"]) < looks[-1]:
+        text += f", and at most {looks[-1]} seeds in {minutes:g} minutes"
+    shares = {
+        cell.privacy.epsilon: length / math.sqrt(cell.training.rounds)
+        for cell, length in forecast.lengths(outline, headers.get)
+        if cell.privacy.epsilon
+    }
+    if shares:
+        noise = ", ".join(f"{share:.2g} at ε = {epsilon:g}" for epsilon, share in shares.items())
+        text += f"; the noise of one private model is {noise} times as long as what all clients say"
+    return text
+
+
+def _header(dataset: str, settings: config.Config) -> Header | None:
+    source, made = settings.datasets.get(dataset), settings.data_dir / f"{dataset}.npz"
+    known = sources.describe(dataset, source, made)
+    if known is None and isinstance(source, dict):
+        with tempfile.TemporaryDirectory() as folder:
+            read = Path(folder) / made.name
+            sources.prepare(dataset, source, settings.data_dir / "downloads", read)
+            return datasets.read_header(read, dataset)
+    return known
+
+
+# ---------------------------------------------------------------- training
+
+
+def _until_decided(wish: Wish, outline: Outline, settings: config.Config) -> Iterator[str]:
+    """Train at one look after the other, and yield the last lines."""
+    name, results = outline.name, settings.results_dir
+    began, last = time.time(), ""
+    table = f"{results}/tables/{name}.csv"
+    yield f"Snakemake's lines: {_log(name)}; pflpipe status shows every run"
+    while True:
+        since, before = time.time(), last
+        _snakemake(wish, outline, settings, [table])
+        study = finish(outline, results)
+        answers = answer.of_study(study, stored(study, results), results)
+        last = "; ".join(f"{one.budget}: {one.word}" for one in answers)
+        seeds, looks = outline.document["seeds"], outline.document.get("looks", [])
+        yield f"{len(seeds)} seeds: {last}" if last != before else f"{len(seeds)} seeds: the same"
+        later = [number for number in looks if number > len(seeds)]
+        if not later or all(one.word != UNDECIDED for one in answers):
+            break
+        now = time.time()
+        pace = (now - since) / len(seeds)
+        if now - began + pace * (later[0] - len(seeds)) > 60 * wish.minutes:
+            yield f"{wish.minutes:g} minutes are used: --minutes {2 * wish.minutes:g} goes on"
+            break
+        _add_seeds(name, later[0])
+        outline = load_outline(name)
+    drawn = [f"{results}/figures/{name}/{one.name}.png" for one in outline.figures]
+    _snakemake(wish, outline, settings, [table, *drawn])
+    page = write_page(outline, results)
+    yield from run_summary.of_study(outline, results)
+    yield f"the verdict page: {page}"
+    if sys.stdout.isatty() and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
+        webbrowser.open(page.resolve().as_uri())
+
+
+def write_page(outline: Outline, results: Path) -> Path:
+    """Write the verdict page of a study whose table is there, and return it."""
+    page = results / PAGES / f"{outline.name}.html"
+    template = project.SNAKEFILE.parent / "workflow" / "report" / "verdict.html"
+    again = f"pflpipe run {outline.name}"
+    verdict_page.write(finish(outline, results), results, template, page, again)
+    return page
+
+
+def _add_seeds(name: str, number: int) -> None:
+    file = config.study_file(name)
+    line = f"seeds: [{', '.join(map(str, range(number)))}]"
+    text, found = _SEEDS.subn(line, file.read_text(encoding="utf-8"))
+    what, expected = f"{file}: seeds", "one line, seeds: [0, 1, 2]"
+    ConfigError.unless(found == 1, what, f"{found} lines", expected)
+    write_text(file, text)
+
+
+def _log(name: str) -> Path:
+    return run_summary.LOGS / f"run_{name}.log"
+
+
+def _snakemake(
+    wish: Wish, outline: Outline, settings: config.Config, targets: Sequence[str]
+) -> None:
+    """Make files by Snakemake, with a line of progress.
+
+    Raises:
+        PflpipeError: a job failed, or the study is refused.
+    """
+    where = ["--profile", wish.profile] if wish.profile else ["--cores", "all"]
+    words = [sys.executable, "-m", "snakemake", "--snakefile", str(project.SNAKEFILE), *where]
+    log = _log(outline.name)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    since, environment = time.time(), {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("a", encoding="utf-8") as file:
+        start = file.tell()
+        out = None if wish.verbose else file
+        process = subprocess.Popen(
+            [*words, *targets], stdout=out, stderr=out and subprocess.STDOUT, env=environment
+        )
+        try:
+            while process.poll() is None:
+                _progress("" if wish.verbose else _state(outline, settings, since))
+                time.sleep(_EVERY)
+        except KeyboardInterrupt:
+            process.wait()
+            print("\nstopped: the same command goes on", file=sys.stderr)
+            raise
+        finally:
+            _progress("")
+    if process.returncode:
+        with log.open(encoding="utf-8", errors="replace") as file:
+            file.seek(start)
+            said = [line for line in file if line.startswith(("error: ", "Error"))]
+        why = said[0].removeprefix("error: ").strip() if said else "a job failed"
+        raise PflpipeError(why, do=f"all lines: {log}; then the same command goes on")
+
+
+def _state(outline: Outline, settings: config.Config, since: float) -> str:
+    runs = status.read(outline, settings, since)
+    done = sum(run.ended > 0 for run in runs)
+    if done == len(runs):
+        return f"{done} of {done} runs done; tests, audits and the table"
+    left = status.time_left(runs, since, time.time())
+    known = f", training about {duration_text(left)} left" if left else ""
+    return f"{done} of {len(runs)} runs done{known}"
+
+
+def _progress(text: str) -> None:
+    """Show a line in place of the last one, on a terminal alone."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,231 @@
+"""The answer of a study in five lines: does it help, beside what, who gains and who loses, what the
+epsilon protects, and what would decide it. The terminal and the verdict page have it from here; the
+words are those of verdicts.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from pflpipe.privacy import accounting
+from pflpipe.privacy.mechanisms.base import SEARCH_INTERVAL
+from pflpipe.report import comparison, sentences, statistics, verdicts
+from pflpipe.report.comparison import ALONE, MAIN, Group, of_claim
+from pflpipe.report.statistics import Difference
+from pflpipe.report.tidy import existing, planned
+from pflpipe.report.verdicts import MARGIN, UNDECIDED, Verdict
+from pflpipe.study.settings import layout, round_up
+from pflpipe.study.study_spec import Study
+
+PARTS = 3
+"""Into how many parts people are divided by their rows."""
+NO_WORD = "numbers have no verdict: its margin is one of accuracies"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Who gains and who loses beside learning alone, over all runs.
+
+    Attributes:
+        rows: least and largest number of training rows; empty for everybody.
+        people: of all runs.
+        gain, lose: shares in percent; the rest has the same score.
+    """
+
+    rows: tuple[int, ...]
+    people: int
+    gain: float
+    lose: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a study says at one budget.
+
+    Attributes:
+        budget: with the panel of the study in front, if there are several.
+        group: the personal model that is meant.
+        verdict: None for numbers, which have none.
+        beside: name -> difference to what can be had for less, or without privacy.
+        parts: everybody first, then by rows; empty without learning alone.
+        seeds: about how many in all would decide it, None if more than ``statistics.MOST_SEEDS``.
+    """
+
+    budget: str
+    group: Group
+    verdict: Verdict | None
+    beside: dict[str, Difference]
+    parts: list[Part]
+    seeds: int | None
+
+    @property
+    def word(self) -> str:
+        """That of the verdict, or that there is none."""
+        return self.verdict.word if self.verdict else NO_WORD
+
+
+def of_study(study: Study, frame: pd.DataFrame, results: Path) -> list[Answer]:
+    """Return the answer at every budget of certified rows that have something to stand beside."""
+    groups, found = comparison.groups(study, frame), []
+    for facet in layout(study).facets:
+        where = "".join(f"{name} = {value}, " for name, value in facet.items())
+        panel = [group for group in groups if group.belongs(facet)]
+        judged = sentences.judged(panel, len(study.looks) or 1)
+        none = of_claim(panel, "none")
+        alone = next((one for one in none if one.method == ALONE), None)
+        for budget, members in comparison.by_budget(of_claim(panel, "certified")).items():
+            verdict = judged.get(budget)
+            if verdict is None and (alone is None or alone.metric.unit == "%"):
+                continue
+            group = verdict.group if verdict else comparison.ranked(members)[0]
+            parts = _parts(study, results, group, alone) if alone else []
+            beside = _beside(group, verdict, members, none)
+            seeds = verdicts.seeds(verdict) if verdict else None
+            found.append(Answer(where + budget, group, verdict, beside, parts, seeds))
+    return found
+
+
+def _beside(
+    group: Group, verdict: Verdict | None, members: Sequence[Group], none: Sequence[Group]
+) -> dict[str, Difference]:
+    rivals = [one for one in none if not one.sends]
+    rivals += [one for one in members if verdicts.untouched(one) and one is not group]
+    if verdict:
+        found = {line.name: difference for line, difference in verdict.beside.values()}
+    else:
+        # One family, as those of a verdict are.
+        sign = group.metric.sign
+        model = statistics.Model(sign * comparison.table([group, *rivals]))
+        found = {one.label: model.difference(group, one, len(rivals)) for one in rivals}
+    public = comparison.ranked([one for one in none if one.sends])[:1]
+    known = {one: comparison.against([group], one)[group] for one in public}
+    return found | {f"{one.label} without privacy": gap for one, gap in known.items()}
+
+
+def _parts(study: Study, results: Path, group: Group, alone: Group) -> list[Part]:
+    scores = pd.concat(
+        {name: _scores(study, results, one) for name, one in (("ours", group), ("alone", alone))},
+        axis=1,
+        join="inner",
+    )
+    gain = group.metric.sign * (scores["ours", MAIN] - scores["alone", MAIN])
+    people = pd.DataFrame({"gain": gain, "rows": scores["ours", "train_size"]}).dropna()
+    if people.empty:
+        return []
+    parts = pd.qcut(people["rows"], PARTS, labels=False, duplicates="drop")
+    found = [_part(people, ())]
+    for _, some in people.groupby(parts):
+        found.append(_part(some, (int(some["rows"].min()), int(some["rows"].max()))))
+    return found
+
+
+def _part(people: pd.DataFrame, rows: tuple[int, ...]) -> Part:
+    gain, lose = (100 * float((sign * people["gain"] > 0).mean()) for sign in (1, -1))
+    return Part(rows, len(people), gain, lose)
+
+
+def _scores(study: Study, results: Path, group: Group) -> pd.DataFrame:
+    """Return the score and the training rows of each client, by seed and client."""
+    seeds = {study.rows[index].cell.id: study.rows[index].cell.seed for index in group.indices}
+    file = existing(results / "scores" / study.name / f"{group.method}.csv")
+    scores = pd.read_csv(
+        file, usecols=["cell", "client", "train_size", MAIN], dtype={"client": str}
+    )
+    scores = scores[scores["cell"].isin(seeds)]
+    return scores.assign(seed=scores["cell"].map(seeds)).set_index(["seed", "client"])
+
+
+def epsilon_of_all(study: Study, results: Path) -> float | None:
+    """Return the epsilon of all private runs of a study together for one of its users; None where
+    clients of two runs are not the same users, or where it cannot be counted as one."""
+    runs = {row.key: row.cell for row in study.rows if row.cell.privacy.mechanism != "none"}
+    cells = list(runs.values())
+    deltas = {cell.privacy.delta for cell in cells}
+    laws = {cell.privacy.mechanism for cell in cells}
+    fits = all(c.partition.kind == "natural" and not c.departures for c in cells)
+    if not fits or len(deltas) != 1 or len(laws) != 1 or None in deltas:
+        return None
+    plans = [planned(cell.plan_id, results).plan for cell in cells]
+    return accounting.composed_epsilon(plans, accounting.delta_of(plans[0]), SEARCH_INTERVAL)
+
+
+# ---------------------------------------------------------------- five lines
+
+
+def lines(study: Study, frame: pd.DataFrame, results: Path) -> Iterator[str]:
+    """Yield the five lines; none where a study has nothing to stand beside."""
+    answers = of_study(study, frame, results)
+    if not answers:
+        return
+    yield "; ".join(f"{one.budget}: {deed(one)}" for one in answers)
+    yield "; ".join(f"{one.budget}: {beside(one)}" for one in answers)
+    yield "; ".join(f"{one.budget}: {who(one)}" for one in answers if one.parts)
+    yield protected(study, frame, results)
+    yield "; ".join(f"{one.budget}: {decides(one)}" for one in answers)
+
+
+def deed(one: Answer) -> str:
+    """Return whether personalization pays at a budget, and what to do."""
+    return (
+        sentences.deed(one.verdict)
+        if one.verdict
+        else f"{NO_WORD}; best certified mean: {one.group.name}"
+    )
+
+
+def beside(one: Answer) -> str:
+    """Return the differences of a budget."""
+    unit = "in points " * (one.group.metric.unit == "%")
+    gaps = (f"{gap(value, one.group.metric.digits)} beside {n}" for n, value in one.beside.items())
+    return f"{one.group.name} {one.group.mean_words}; {unit}{', '.join(gaps)}"
+
+
+def gap(value: Difference, digits: int) -> str:
+    """Return a difference with its interval; positive is better."""
+    number = f"{value.mean:+.{digits}f}"
+    if value.low == -float("inf"):
+        return f"{number} (too few seeds for an interval)"
+    text = f"{number} ({value.low:+.{digits}f} to {value.high:+.{digits}f})"
+    return text.replace("-", "−")
+
+
+def who(one: Answer) -> str:
+    """Return who gains and who loses beside learning alone."""
+    parts = [
+        f"{part.gain:.0f} % gain and {part.lose:.0f} % lose"
+        + (f" with {part.rows[0]} to {part.rows[1]} rows" if part.rows else "")
+        for part in one.parts
+    ]
+    return ", ".join(parts)
+
+
+def protected(study: Study, frame: pd.DataFrame, results: Path) -> str:
+    """Return what the epsilons protect, in the words of the data."""
+    private = frame[frame["claim"] != "none"]
+    unit = ", ".join(unit for unit in dict.fromkeys(private.get("unit", ())) if unit) or "user"
+    worst = comparison.largest(private["epsilon_central"])
+    text = f"the ε of one run, at most {round_up(worst)}, protects one {unit} with all of its rows"
+    searched = comparison.largest(private["epsilon_with_search"])
+    text += f"; {round_up(searched)} with its search" if searched else "; no search was made"
+    count = len({row.key for row in study.rows if row.cell.privacy.mechanism != "none"})
+    every = epsilon_of_all(study, results)
+    total = f"{round_up(every)}" if every is not None else "not counted as one number"
+    return f"{text}; all {count} private runs together: {total}"
+
+
+def decides(one: Answer) -> str:
+    """Return what would decide the verdict of a budget."""
+    if one.verdict is None:
+        return "no number of seeds gives a verdict"
+    if one.word != UNDECIDED:
+        return "decided"
+    if one.seeds is None:
+        return (
+            f"the gain is so near the margin of {MARGIN:g} points that {statistics.MOST_SEEDS} "
+            "seeds would not decide it"
+        )
+    return f"about {one.seeds} seeds in all would decide it"

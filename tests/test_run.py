@@ -1,0 +1,160 @@
+"""From a table of people to a verdict: what is asked, written, added and refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import yaml
+
+from pflpipe.data import understood
+from pflpipe.errors import PflpipeError
+from pflpipe.pipeline import cli, run
+from pflpipe.study import config, init
+from pflpipe.study.load import load_outline
+from tabled import table
+
+CASES = table("test_run")
+WORDS = ("run", "rows.csv", "--user", "person", "--label", "y", "--yes")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the rows of twelve people."""
+    rows = [f"p{row % 12},{(7 * row) % 10},{int(row % 5 > 1)}" for row in range(240)]
+    (tmp_path / "rows.csv").write_text("\n".join(["person,x,y", *rows, ""]))
+    (tmp_path / "notes.csv").write_text("person;x;y\n1;2;3\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_cannot_be_run_is_one_line_with_exit_code_2(name, folder, monkeypatch, capsys):
+    case = CASES[name]
+    for file, text in case.get("files", {}).items():
+        (folder / file).write_text(text)
+    monkeypatch.setattr(sys, "argv", ["pflpipe", "run", *case["words"]])
+    monkeypatch.setattr(run, "_snakemake", lambda *_: pytest.fail("something was trained"))
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    error = capsys.readouterr().err
+    assert (stopped.value.code, error.count("\n")) == (2, 1)
+    assert all(word in error for word in case["said"]), error
+
+
+def test_columns_are_taken_for_what_they_look_like():
+    rows = 60
+    frame = pd.DataFrame(
+        {
+            "who": [f"p{row % 6}" for row in range(rows)],
+            "row_id": range(rows),
+            "age": ["", *map(str, range(20, 19 + rows))],
+            "city": ["Oslo", "Rome"] * (rows // 2),
+            "seen": ["2020-01-31"] * rows,
+            "note": [f"word{row} and more" for row in range(rows)],
+            "y": ["no", "yes"] * (rows // 2),
+            "dose": [f"{row / 7:.2f}" for row in range(rows)],
+        }
+    ).astype(str)
+    found = understood.block(frame, Path("t.csv"), "who", "y")
+    assert (found["unit"], found["classes"], found["exclude"]) == ("who", ["no", "yes"], ["row_id"])
+    assert found["vocabularies"] == {"city": ["Oslo", "Rome"]}
+    assert found["missing"] == {"age": "median"}
+    assert list(found["dates"]) == ["seen"]
+    assert list(found["texts"]) == ["note"]
+    low, high = found["ranges"]["age"]
+    assert low <= 20
+    assert high > 78
+    numbers = understood.block(frame.drop(columns="y"), Path("t.csv"), "who", "dose")
+    assert numbers["target"] == "dose"
+    assert "dose" in numbers["ranges"]
+
+
+def test_what_is_written_is_accepted_and_kept(folder):
+    block = understood.block(pd.read_csv("rows.csv", dtype=str), Path("rows.csv"), "person", "y")
+    words = "rows", block, understood.ORIGIN, [2.0, 8.0], 12
+    assert list(map(str, init.write_natural(*words))) == ["studies/rows.yaml", "config.yaml"]
+    outline = load_outline("rows")
+    assert {cell.partition.kind for cell in outline.everything.cells} == {"natural"}
+    assert {cell.privacy.epsilon for cell in outline.everything.cells} == {None, 2, 8}
+    assert outline.document["looks"][0] == len(outline.document["seeds"])
+    assert config.load().datasets["rows"] == block
+    edited = Path("studies/rows.yaml").read_text() + "# mine\n"
+    Path("studies/rows.yaml").write_text(edited)
+    assert init.write_natural(*words) == []
+    with pytest.raises(PflpipeError, match=r"privacy\.epsilon"):
+        init.write_natural("rows", block, understood.ORIGIN, [4.0], 12)
+    other = yaml.safe_load(yaml.safe_dump(block)) | {"label": "x"}
+    with pytest.raises(PflpipeError, match="for other rows"):
+        init.write_natural("rows", other, understood.ORIGIN, [2.0, 8.0], 12)
+    assert Path("studies/rows.yaml").read_text() == edited
+
+
+@pytest.mark.parametrize(
+    ("decided", "minutes", "seeds"),
+    [(3, 9.0, 3), (6, 9.0, 6), (99, 9.0, 12), (99, 1e-9, 3)],
+    ids=["at once", "at the second look", "at the last look", "no time is left"],
+)
+def test_seeds_are_added_until_it_is_decided_or_the_minutes_are_used(
+    decided, minutes, seeds, folder, monkeypatch
+):
+    trained: list[int] = []
+
+    def make(wish, outline, settings, targets):
+        trained.append(len(outline.document["seeds"]))
+
+    def answers(study, frame, results):
+        word = "pays" if len({cell.seed for cell in study.cells}) >= decided else "undecided"
+        return [SimpleNamespace(budget="ε = 2", word=word)]
+
+    monkeypatch.setattr(run, "_snakemake", make)
+    monkeypatch.setattr(run, "stored", lambda study, results: None)
+    monkeypatch.setattr(run.answer, "of_study", answers)
+    monkeypatch.setattr(run.run_summary, "of_study", lambda outline, results: ["the five lines"])
+    monkeypatch.setattr(run, "write_page", lambda outline, results: Path("page.html"))
+    wish = run.Wish("rows.csv", user="person", label="y", minutes=minutes)
+    said = list(run.lines(wish))
+    assert "the five lines" in said
+    assert trained[-1] == len(load_outline("rows").document["seeds"]) == seeds
+    assert trained == sorted(trained)
+    assert load_outline("rows").study().looks == (3, 6, 12)
+
+
+def call(folder: Path, *words: str) -> subprocess.Popen[str]:
+    program = "from pflpipe.pipeline.cli import main; main()"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.Popen(command, cwd=folder, start_new_session=True, **pipes)
+
+
+@pytest.mark.slow
+@pytest.mark.pipeline
+def test_a_table_becomes_a_verdict_also_after_ctrl_c(folder):
+    words = (*WORDS, "--epsilon", "8", "--minutes", "0.01")
+    first = call(folder, *words)
+    while not (folder / "results/plans").exists():
+        assert first.poll() is None, first.communicate()[1]
+    os.killpg(first.pid, signal.SIGINT)
+    _, error = first.communicate()
+    assert first.returncode == 130
+    assert error.splitlines()[-1] == "stopped: the same command goes on"
+    second = call(folder, *words)
+    said, error = second.communicate()
+    assert second.returncode == 0, error
+    five = said.splitlines()[-6:-1]
+    assert five[0].startswith("ε = 8: ")
+    assert "personalization" in five[0]
+    assert "beside learning alone" in five[1]
+    assert "gain" in five[2]
+    assert "one person with all of its rows" in five[3]
+    assert "private runs together" in five[3]
+    page = (folder / "results/verdicts/rows.html").read_text()
+    assert "http" not in page.replace("https://pflpipe", ""), "the page needs no other file"
+    assert five[4].removeprefix("ε = 8: ") in page
+    assert list((folder / "results/figures/rows").glob("*.pdf"))
