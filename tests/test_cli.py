@@ -184,7 +184,7 @@ def test_messages_name_the_config_file_that_was_given(project, ran):
 
 def test_data_that_no_study_asked_for_uses_block_nothing_and_are_named(project, ran):
     malformed.put("datasets", {"gone": "gone.npz"}, "config.yaml")(project)
-    assert ran("validate", "--study", "good").out.count("\n") == 1
+    assert ran("validate", "good").out.count("\n") == 1
     _, warning = ran("validate").out.splitlines()
     assert warning.startswith("warning: config.yaml: datasets.gone: gone.npz does not exist")
 
@@ -198,7 +198,7 @@ def test_a_broken_study_is_named_at_the_end_of_the_list_of_studies(project, ran)
 
 def test_the_studies_of_the_config_do_not_matter_to_a_study_asked_for(project, ran):
     malformed.put("studies", ["god"], "config.yaml")(project)
-    assert ran("validate", "--study", "good").out.startswith("good: 6 cells, ")
+    assert ran("validate", "good").out.startswith("good: 6 cells, ")
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_installed_console_script_says_the_same(name, project):
 def test_a_broken_study_that_nobody_asks_for_is_not_looked_at(project, ran):
     (project / "studies/broken.yaml").write_text("title: [")
     assert ran("validate").out.startswith("good: 6 cells, ")
-    (line,) = lines(ran, "validate", "--study", "broken")
+    (line,) = lines(ran, "validate", "broken")
     assert line.startswith("studies/broken.yaml: line 2, column 1: not valid YAML")
 
 
@@ -302,7 +302,7 @@ def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, ran)
     assert ran("init", "mine").out.splitlines() == [
         "studies/mine.yaml: written",
         "config.yaml: written",
-        "next: pflpipe validate --study mine",
+        "next: pflpipe validate mine",
         "then: snakemake --cores all results/tables/mine.csv",
     ]
     assert ran("validate").out.startswith("mine: 12 cells, ")
@@ -468,14 +468,37 @@ def test_every_shell_completes_commands_and_names_of_studies(shell, ran):
         assert word in printed
 
 
-def test_bash_completes_the_studies_of_the_folder(project, ran):
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("compare g", "good"),
+        ("validate g", "good"),
+        ("methods dp_fedavg_g", "dp_fedavg_global"),
+        ("data min", "mine"),
+        ("data quic", ""),
+    ],
+)
+def test_bash_completes_studies_methods_and_data_sets(words, completed, project, ran):
     (project / "complete.sh").write_text(ran("completion", "bash").out)
-    ask = "COMP_WORDS=(pflpipe compare g); COMP_CWORD=2; _shtab_pflpipe; echo ${COMPREPLY[@]}"
-    assert called("bash", "-c", f". ./complete.sh; {ask}").stdout == "good\n"
+    typed = f"COMP_WORDS=(pflpipe {words}); COMP_CWORD=2"
+    ask = f"{typed}; _shtab_pflpipe; echo ${{COMPREPLY[@]}}"
+    assert called("bash", "-c", f". ./complete.sh; {ask}").stdout == f"{completed}\n"
 
 
-def test_unknown_command_is_refused_with_exit_code_2(ran):
-    assert "invalid choice: 'trian'" in ran("trian", code=2).err
+@pytest.mark.parametrize(("given", "meant"), [("validte", "validate"), ("runn", "run")])
+def test_an_unknown_command_is_one_line_that_says_which_was_meant(given, meant, ran):
+    error = ran(given, code=2).err
+    assert error == f"error: unknown command {given!r}; did you mean {meant!r}?\n"
+
+
+def test_help_is_a_map_of_all_commands_with_examples_that_can_be_typed(ran):
+    printed, parser = ran("--help").out, cli._parser()
+    listed = re.findall(r"^  ([a-z]+)  +\S", printed, flags=re.M)
+    assert sorted(listed) == sorted(cli._commands(parser))
+    examples = re.findall(r"^    pflpipe (.*)$", printed, flags=re.M)
+    assert len(examples) == len(cli.GROUPS)
+    for example in examples:
+        parser.parse_args(example.split())
 
 
 def test_a_bug_keeps_its_traceback():

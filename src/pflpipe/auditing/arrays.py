@@ -52,12 +52,26 @@ class Program:
         """Return the release of a new run."""
         if not self.remembers:
             function: Step = self.made
+            self._require_signature(function)
             return function
         seed_globals(seed)
         run = self._called(self.made) if inspect.isclass(self.made) else copy.deepcopy(self.made)
         self._called(run.start, clients, dimension)
         step: Step = run.step
+        self._require_signature(step)
         return step
+
+    def _require_signature(self, function: Callable[..., Any]) -> None:
+        """Raise ReleaseError unless a function takes what it will be given."""
+        try:
+            taken = inspect.signature(function)
+        except ValueError:  # compiled functions need not say
+            return
+        try:
+            taken.bind(None, None, None)
+        except TypeError:
+            expected = "(messages [m, d], weights [m], rng), also where it ignores some"
+            raise ReleaseError(self.location, got=str(taken), expected=expected) from None
 
     def result(self, step: Step, messages: np.ndarray, weights: np.ndarray, seed: int) -> Any:
         """Return the result of one call, float64 ``[k]`` or ``[m, k]``.

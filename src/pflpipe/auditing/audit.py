@@ -67,11 +67,16 @@ class Audited:
         verdict: str = self.row["verdict"]
         return verdict
 
+    @property
+    def said(self) -> list[str]:
+        """The result in lines for a reader, the sentence first."""
+        return [self.sentence, *(f"note: {one}" for one in self.notes)]
+
     def __str__(self) -> str:
         values = {name: value for name, value in self.row.items() if value is not None}
         lines = [f"{name:20} {_shown(value)}" for name, value in values.items()]
         lines += [f"{'situation':20} {self.situation}", f"{'tried':20} {self.tried}"]
-        return "\n".join([*lines, *(f"note: {one}" for one in self.notes), self.sentence])
+        return "\n".join([*self.said, *lines])
 
 
 def audit(

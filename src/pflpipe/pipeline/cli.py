@@ -10,25 +10,45 @@ import dataclasses
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from pflpipe._version import __version__
-from pflpipe.errors import PflpipeError
+from pflpipe.errors import PflpipeError, check_known
 from pflpipe.program import run_script
 
 Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 INSTALL = "pip install 'pflpipe[all]'"
+GROUPS = {
+    "from rows to a verdict": ("run", "report", "status"),
+    "a study of your own": ("init", "data", "methods", "studies", "validate", "plan", "cost"),
+    "its results": ("figures", "compare", "rank", "track"),
+    "is the ε true?": ("audit", "certificate", "verify"),
+    "your shell": ("completion",),
+}
+"""Heading -> commands, in the map of ``--help``."""
+EXAMPLES = (
+    "run patients.csv --user patient --label risk --epsilon 2,8",
+    "plan my_study",
+    "compare my_study:fedrep my_study:dp_fedavg",
+    "audit my_release.py:release --clients 10 --noise-multiplier 1 --delta 1e-5",
+    "completion bash",
+)
+"""One for each group."""
 
 
 def main() -> NoReturn:
     """Entry point of the console script."""
-    arguments = _parser().parse_args()
+    parser = _parser()
     encoding = sys.stdout.encoding or "utf-8"
 
     def command() -> None:
+        for name in sys.argv[1:2]:
+            if not name.startswith("-"):
+                check_known(name, _commands(parser), "unknown command")
+        arguments = parser.parse_args()
         try:
             if "config" in arguments:
                 from pflpipe.study import config
@@ -47,13 +67,15 @@ def main() -> NoReturn:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="pflpipe", description="Compare user-level private personalized federated learning."
+        prog="pflpipe",
+        description="Compare user-level private personalized federated learning.",
+        formatter_class=_Map,
     )
     parser.add_argument("--version", action="version", version=f"pflpipe {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def add(run: Command, help: str, *, config: bool = True) -> argparse.ArgumentParser:
-        command = commands.add_parser(run.__name__.strip("_"), help=help)
+        command = commands.add_parser(run.__name__.strip("_"), help=help, description=help)
         command.set_defaults(run=run)
         if config:
             command.add_argument("--config", default="config.yaml", help="default: %(default)s")
@@ -77,13 +99,15 @@ def _parser() -> argparse.ArgumentParser:
     validate = add(
         _validate, "check config.yaml, its studies and the headers of its data; start no job"
     )
-    instead = "check this study instead of those of config.yaml; repeatable"
-    _add_study(validate, "--study", action="append", default=[], help=instead)
+    instead = "a study to check instead of those of config.yaml"
+    _add_study(validate, nargs="*", help=instead)
     data = add(_data, "read a data set and show what is in it; start no job")
-    data.add_argument("name", help="one of config.yaml, or one that pflpipe knows")
+    known = "one of config.yaml, or one that pflpipe knows"
+    _add_study(data, "name", complete="datasets", help=known)
     listed = "list the methods and their hyper-parameters, or print the cards of some"
     methods = add(_methods, listed, config=False)
-    methods.add_argument("name", nargs="*", help="print its card: formulas, claims, citation")
+    card = "print its card: formulas, claims, citation"
+    _add_study(methods, "name", complete="methods", nargs="*", help=card)
     add(_studies, "list the studies by purpose, with runs and estimated training time")
     _add_study(add(_plan, "forecast a study's noise and cost; start no job"))
     cost = add(_cost, "estimate a study's CPU time and disk; start no job")
@@ -107,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     figures.add_argument(
         "--bare", action="store_true", help="without heading and note, which become a .txt"
     )
+    shown = "write the verdict page of a study from finished results, and print its five lines"
+    _add_study(add(_report, shown))
     add(_status, "show the progress of the running workflow")
     _add_study(add(_track, "export a study's finished runs to MLflow"))
     compare = add(_compare, "compare two studies or two methods, with paired differences")
@@ -126,12 +152,40 @@ def _parser() -> argparse.ArgumentParser:
         _completion, "print a completion script for a shell (docs/cli.md)", config=False
     )
     completion.add_argument("shell", choices=SHELLS)
+    parser.epilog = "\n".join(_map(_commands(parser)))
     return parser
 
 
-def _add_study(parser: argparse.ArgumentParser, name: str = "study", **options: Any) -> None:
-    """Add an argument that names a study; shells complete it from studies/."""
-    parser.add_argument(name, **options).complete = "studies"  # type: ignore[attr-defined]
+class _Map(argparse.RawDescriptionHelpFormatter):
+    """Help whose commands stand in the map below alone."""
+
+    def _iter_indented_subactions(
+        self, action: argparse.Action
+    ) -> Generator[argparse.Action, None, None]:
+        yield from ()
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    return commands.choices
+
+
+def _map(commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
+    """Yield the commands in groups, with an example each."""
+    for (heading, names), example in zip(GROUPS.items(), EXAMPLES, strict=True):
+        yield f"{heading}:"
+        yield from (f"  {name:12} {commands[name].description}" for name in names)
+        yield f"    pflpipe {example}"
+
+
+def _add_study(
+    parser: argparse.ArgumentParser,
+    name: str = "study",
+    complete: str = "studies",
+    **options: Any,
+) -> None:
+    """Add an argument that names a study, or what else shells complete (``_completion``)."""
+    parser.add_argument(name, **options).complete = complete  # type: ignore[attr-defined]
 
 
 def _add_claim(parser: argparse.ArgumentParser) -> None:
@@ -155,6 +209,7 @@ def _add_claim(parser: argparse.ArgumentParser) -> None:
         )
     effort = "estimate of what each level of the attack may take; default: %(default)s"
     parser.add_argument("--seconds", type=float, default=60.0, help=effort)
+    parser.add_argument("--fields", action="store_true", help="print all fields of its row")
 
 
 def _run(arguments: argparse.Namespace) -> Iterator[str]:
@@ -188,7 +243,7 @@ def _init(arguments: argparse.Namespace) -> list[str]:
     files = init.write(arguments.study)
     return [
         *(f"{file}: written" for file in files),
-        f"next: {_typed('pflpipe')} validate --study {arguments.study}",
+        f"next: {_typed('pflpipe')} validate {arguments.study}",
         f"then: {_typed('snakemake')} --cores all results/tables/{arguments.study}.csv",
     ]
 
@@ -304,6 +359,15 @@ def _figures(arguments: argparse.Namespace) -> list[str]:
     return [f"{folder}/{drawing.name}{kinds}" for drawing in drawings]
 
 
+def _report(arguments: argparse.Namespace) -> list[str]:
+    from pflpipe.pipeline import run, run_summary
+    from pflpipe.study import load
+
+    outline, results = load.load_outline(arguments.study), arguments.settings.results_dir
+    page = run.write_page(outline, results)
+    return [*run_summary.of_study(outline, results), f"the verdict page: {page}"]
+
+
 def _status(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.pipeline import status
 
@@ -370,7 +434,7 @@ def _audit(arguments: argparse.Namespace) -> Iterator[str]:
     release = user_files.load(arguments.release)
     file, seconds = str(user_files.file_of(arguments.release)), arguments.seconds
     audited = audit(release, claim, file=file, seconds=seconds)
-    yield str(audited)
+    yield str(audited) if arguments.fields else "\n".join(audited.said)
     if audited.verdict != "kept":
         sys.exit(1)
 
@@ -378,14 +442,19 @@ def _audit(arguments: argparse.Namespace) -> Iterator[str]:
 def _completion(arguments: argparse.Namespace) -> list[str]:
     import shtab
 
-    parser = _parser()
+    from pflpipe.facts.datasets import DATASETS
+    from pflpipe.methods.registry import NAMES
 
-    names = shtab.cmd(
-        "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'"
-    )
-    (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    for command in commands.choices.values():
+    parser = _parser()
+    own = r"sed -n '/^datasets:/,/^[a-z]/s/^  \([a-z0-9_]*\):.*/\1/p' config.yaml 2>/dev/null"
+    names = {
+        "studies": "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | "
+        "grep -v '^paper_results$'",
+        "methods": f"echo {' '.join(NAMES)}",
+        "datasets": f"echo {' '.join(DATASETS)}; {own}",
+    }
+    for command in _commands(parser).values():
         for action in command._actions:
-            if getattr(action, "complete", None) == "studies":
-                action.complete = names
+            if kind := getattr(action, "complete", None):
+                action.complete = shtab.cmd(names[kind])  # type: ignore[attr-defined]
     return [shtab.complete(parser, arguments.shell)]
