@@ -141,7 +141,7 @@ def _tex_groups(groups: tuple[str, ...]) -> str:
 
 
 def _tex_heading(text: str, side: str) -> str:
-    # Several lines for "personal worst decile", so that the numbers determine the width of a
+    # Several lines for "personal worst tenth", so that the numbers determine the width of a
     # column; "α = 1" stays in one.
     return _stacked([text] if "=" in text else _lines(text, _HEADING), side)
 

@@ -124,7 +124,8 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
         sentence += "".join(f" {text}" for text in comparison.protected(frame))
     shown = ", ".join(metric.described for metric in study.metrics.values())
     shown = f"{shown[:1].upper()}{shown[1:]}"
-    sentence += f" {shown} after the last round, mean ± standard deviation over n seeds."
+    places = "own: a client's own test rows; common: those of all; global: the released model"
+    sentence += f" {shown} after the last round ({places}), mean ± standard deviation over n seeds."
     return f"{sentence} {not_covered(study)}"
 
 

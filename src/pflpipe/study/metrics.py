@@ -25,7 +25,7 @@ from pflpipe.learning.metrics import ACCURACY, BUILT_IN, Metric, worst_tenth
 WORST = "personal_own_worst_decile"
 _PLACES = {
     "personal_own": ("personal own", "own test, personal model"),
-    WORST: ("personal worst decile", "own test, personal model, worst tenth of clients"),
+    WORST: ("personal worst tenth", "own test, personal model, worst tenth of clients"),
     "personal_common": ("personal common", "common test, personal model"),
     "global_own": ("global own", "own test, global model"),
     "global_common": ("global common", "common test, global model"),
