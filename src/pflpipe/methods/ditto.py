@@ -11,6 +11,7 @@ the same way with the last released w.
     sends: ``w - w^t``
     keeps: v
     tests: v, trained once more with the last released model
+    code: litian96/ditto 26d9b29: flearn/trainers_MTL/ditto.py Server.train
 
     weight: lambda of the penalty; with 0 every client trains v alone [ours: the paper chooses it
         for each data set]

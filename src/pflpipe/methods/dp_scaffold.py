@@ -15,6 +15,9 @@ gradients, and the change ``o = c_k+ - c_k``.
     sends: u, and the change o of its control variate
     keeps: c_k
     tests: the released model after E local epochs without correction
+    code: maxencenoble/Differential-Privacy-for-Heterogeneous-Federated-Learning ecad8ac:
+        flearn/users/user_scaffold.py UserSCAFFOLD.train_dp, UserSCAFFOLD.train_no_dp;
+        flearn/servers/server_scaffold.py SCAFFOLD.add_parameters
 
     weight: of the correction; 1 is SCAFFOLD, 0 sends no control variates and is DP-FedAvg, to the
         bit [paper]
@@ -34,10 +37,11 @@ as centroids do in fedpac.py. On the quickstart's digits, with the settings of d
 seed, personal accuracy is 56 against 73 % at epsilon 8 (dp_fedavg: 82 %).
 
 Differences from the paper: it protects single examples against the server, by noise in every local
-gradient; here a client is protected whole. c_k and c start at 0; the paper's warm start, rounds in
-which clients send c_k alone, is left out. Weights are uniform. With momentum, weight decay or Adam
-c_k is the mean step in units of eta instead of the mean gradient. A client without steps sends
-zeros and keeps its c_k. The paper defines no personal model.
+gradient; here a client is protected whole. Its code clips these gradients, tensor by tensor, to the
+median of their own lengths (user_scaffold.py:214), a private bound. c_k and c start at 0; the
+paper's warm start, rounds in which clients send c_k alone, is left out. Weights are uniform. With
+momentum, weight decay or Adam c_k is the mean step in units of eta instead of the mean gradient. A
+client without steps sends zeros and keeps its c_k. The paper defines no personal model.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ the head on the released extractor.
     sends: ``g - g^t``, the change of the body
     keeps: nothing
     tests: the released body with a head trained on the client's examples
+    code: jhoon-oh/FedBABU e34c15b: models/Update.py LocalUpdate.train; main_fed.py
 
     head_epochs: passes over the client's examples in the head phase [as dp_fedavg_fb, so that both
         compare]

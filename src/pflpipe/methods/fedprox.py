@@ -9,6 +9,8 @@ less of it.
     sends: ``w - w^t``
     keeps: nothing
     tests: the released model after E local epochs without the penalty
+    code: litian96/FedProx d2a4501: flearn/optimizer/pgd.py PerturbedGradientDescent;
+        flearn/trainers/fedprox.py Server.train
 
     weight: mu, over all parameters; 0 is DP-FedAvg [ours: the paper chooses it for each data set
         out of 0.001, 0.01, 0.1 and 1]

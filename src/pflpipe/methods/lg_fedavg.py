@@ -11,6 +11,7 @@ is the model after one more local pass.
     sends: ``h - h^t``, the change of the head
     keeps: the body
     tests: the model after one more such local pass
+    code: pliang279/LG-FedAvg 7af0568: models/Update.py LocalUpdate.train; main_lg.py
 
 Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weights. There is no
 auxiliary loss on the local representations, and the paper's initial rounds of FedAvg are left out.
