@@ -147,7 +147,7 @@ def test_a_table_becomes_a_verdict_also_after_ctrl_c(folder):
     second = call(folder, *words)
     said, error = second.communicate()
     assert second.returncode == 0, error
-    five = said.splitlines()[-6:-1]
+    five = said.splitlines()[-7:-2]
     assert five[0].startswith("ε = 8: ")
     assert "personalization" in five[0]
     assert "beside learning alone" in five[1]

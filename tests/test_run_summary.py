@@ -167,23 +167,26 @@ def answered(outline: Outline) -> Outline:
 
 
 @pytest.mark.parametrize(
-    ("alone", "word"),
+    ("alone", "looks", "word"),
     [
-        (50.0, "personalization pays: train dp_fedavg"),
-        (61.0, "it is undecided whether personalization pays"),
-        (70.0, "personalization does not pay: learn alone"),
+        (50.0, [3], "personalization pays: train dp_fedavg"),
+        (50.0, [*range(3, 60)], "it is undecided whether personalization pays"),
+        (61.0, [3], "it is undecided whether personalization pays"),
+        (70.0, [3], "personalization does not pay: learn alone"),
     ],
+    ids=["pays", "read too often", "undecided", "does not pay"],
 )
 def test_five_lines_say_whether_it_helps_beside_what_whom_what_is_protected_and_what_decides(
-    alone, word, answered
+    alone, looks, word, answered
 ):
+    malformed.put("looks", looks)(Path())
     file = RESULTS / "tables/good.csv"
     frame = tidy.read(file)
     is_alone = frame["method"] == "local_only"
     frame.loc[is_alone, "upload_bytes_per_round"] = 0
     frame.loc[is_alone, "personal_own"] = alone + frame.loc[is_alone, "seed"].astype(float)
     tidy.write(frame, file)
-    verdict, beside, who, protects, decides = lines(answered)[-5:]
+    verdict, beside, who, protects, decides = lines(load_outline("good"))[-5:]
     assert verdict.startswith(f"  ε = 2: {word}")
     assert f"; ε = 8: {word}" in verdict
     assert f"{62 - alone - 1:+.1f}".replace("-", "−") in beside

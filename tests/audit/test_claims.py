@@ -310,8 +310,9 @@ def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
     file = tmp_path / "my_release.py"
     with file.open("a") as text:
         text.write('\nwith open("ran", "a") as log:\n    log.write("once")\n')
-    code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK)
+    code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK, "--fields")
     assert code == 0
+    assert printed.out.startswith("this audit finds nothing against epsilon 4.4 ")
     assert "verdict              kept\n" in printed.out
     assert (tmp_path / "ran").read_text() == "once"
     text = file.read_text()
@@ -319,7 +320,8 @@ def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
     file.write_text(text.replace("= 1.0, 1.0", "= 1.0, 0.5"))
     code, printed = run("audit", "my_release.py:release", *CLAIM, *QUICK)
     assert code == 1
-    assert "the true multiplier is .50" in printed.out.splitlines()[-1]
+    assert "the true multiplier is .50" in printed.out.splitlines()[0]
+    assert "verdict  " not in printed.out, "its fields are printed on request"
     assert run("init", "--audit")[0] == 2, "it is not written over"
 
 

@@ -219,6 +219,7 @@ def _until_decided(wish: Wish, outline: Outline, settings: config.Config) -> Ite
     _snakemake(wish, outline, settings, [table, *drawn])
     page = write_page(outline, results)
     yield from run_summary.of_study(outline, results)
+    yield f"for the paper: {table.removesuffix('csv')}tex, {results}/figures/{name}/"
     yield f"the verdict page: {page}"
     if sys.stdout.isatty() and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
         webbrowser.open(page.resolve().as_uri())
