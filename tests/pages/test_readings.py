@@ -76,13 +76,17 @@ def test_a_row_with_the_values_of_a_code_has_each_of_its_own_from_there():
 
 
 @pytest.mark.parametrize(
-    ("place", "study", "round_"),
-    [(0, "dp_fedsim_table1_cifar10", "last"), (1, "dp_fedsim_readings", "best")],
+    ("place", "study", "variant", "round_"),
+    [
+        (0, "dp_fedsim_table1_cifar10", "", "last"),
+        (1, "dp_fedsim_readings", "", "best"),
+        (2, "dp_fedsim_readings", "ten clients", "best"),
+    ],
 )
-def test_controls_without_a_signal_are_those_of_the_committed_file(place, study, round_):
+def test_controls_without_a_signal_are_those_of_the_committed_file(place, study, variant, round_):
     reading = REGISTRIES["dp_fedsim_table1_cifar10"]["readings"][place]
     frame = pd.read_csv(FOLDER / "controls/noise_alone.csv", keep_default_na=False)
-    rows = frame[(frame["study"] == study) & (frame["variant"] == "")]
+    rows = frame[(frame["study"] == study) & (frame["variant"] == variant)]
     assert reading["round"] == round_
     found = " and ".join(f"{float(value):.1f}" for value in rows[round_])
     assert reading["controls"]["zero_signal"]["found"].startswith(f"noise alone {found} for")
