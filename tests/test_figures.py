@@ -22,7 +22,7 @@ from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell, Partition
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.methods import registry as methods
-from pflpipe.report import statistics, tidy
+from pflpipe.report import comparison, statistics, tidy
 from pflpipe.report.figures import clients, kinds, style
 from pflpipe.study import documents
 from pflpipe.study import figures as drawings
@@ -374,15 +374,18 @@ def test_soundness_compares_a_version_with_the_certified_one_of_its_hyperparamet
     assert float(line.get_xdata()[0]) == pytest.approx(3.0)
 
 
-def test_an_interval_is_students_over_the_differences_at_the_same_seeds(study, folder):
+def test_intervals_beside_the_baseline_are_those_of_the_tables(crowd):
+    study, folder = crowd
     figure = draw("privacy_utility", study, folder)
-    own, base = (values(study, folder, name, 8.0) for name in ("feddpa", "dp_fedavg"))
-    reach = 4.302652729911275 * (own - base).std(ddof=1) / 3**0.5  # t(0.975; 2)
-    mean = (own - base).mean()
-    axes, marks = figure.axes[1], dots(figure, 1)
+    known = comparison.groups(study, table(study, folder))
+    section = [one for one in comparison.of_claim(known, "certified") if one.budget == "ε = 8"]
+    base = comparison.find(section, "dp_fedavg", "ε = 8")
+    assert len(section) > 2, "variances of several lines are pooled"
+    found = {one.label: own for one, own in comparison.against(section, base).items()}
+    (axes,), marks = figure.axes, dots(figure)
     height = marks["FedDPA"].get_ydata()[0]
     (bar,) = (line for line in axes.lines if list(line.get_ydata()) == [height, height])
-    assert list(bar.get_xdata()) == pytest.approx([mean - reach, mean + reach])
+    assert list(bar.get_xdata()) == pytest.approx([found["feddpa"].low, found["feddpa"].high])
 
 
 def test_ranks_are_those_of_certified_methods(study, folder):

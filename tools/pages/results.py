@@ -10,7 +10,7 @@ page of its own (one_study.py). What explains the numbers stands in blocks that 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pages import (
@@ -22,6 +22,8 @@ from pages import (
     gain_map,
     gains,
     one_study,
+    predictions,
+    which_method,
     wording,
 )
 from pages.archive import Archive
@@ -72,6 +74,9 @@ def write(docs: Path) -> list[Path]:
         for study in studies
         if study.about.missing
     )
+    cases = which_method.cases(found)
+    # With one data set there are no others to fit a rule on.
+    several = len({case.data for case in cases if not case.map}) > 1
     maps = [parts for parts in found.values() if len(parts) > 1]
     summary = [
         "# Results",
@@ -80,6 +85,8 @@ def write(docs: Path) -> list[Path]:
         *(part for parts in maps for part in _map(parts, first=parts is maps[0])),
         *_studies(single),
         *(_together(together) if together else ()),
+        *((which_method.sentence(cases),) if several else ()),
+        *_predictions(found),
         *map(wording.escaped, waiting),
         blocks.kept(docs / "results.md", "columns"),
     ]
@@ -87,10 +94,13 @@ def write(docs: Path) -> list[Path]:
         if old.name not in texts and not blocks.written(old, blocks.NOTE):
             old.unlink()
     write_text(docs / "results.md", "\n\n".join(summary) + "\n")
+    advice = docs / which_method.PAGE
+    if several:
+        write_text(advice, which_method.page(cases, blocks.kept(advice, blocks.NOTE)))
     for name, text in texts.items():
         write_text(root / name, text)
     croissant.write(root, whole)
-    pages = [docs / "results.md", *(root / name for name in texts)]
+    pages = [docs / "results.md", *[advice][:several], *(root / name for name in texts)]
     return [*pages, *front.write(docs.parent, found)]
 
 
@@ -100,6 +110,12 @@ def _map(found: Sequence[Panel], first: bool) -> Iterator[str]:
     if first:
         yield f"![{study.name}](results/{study.name}/{gain_map.FIGURE})"
     yield gain_map.matrix(found)
+
+
+def _predictions(found: Mapping[str, Sequence[Panel]]) -> Iterator[str]:
+    if text := predictions.summary(found):
+        yield "## Predicted before the runs"
+        yield text
 
 
 def _link(study: Archive) -> str:

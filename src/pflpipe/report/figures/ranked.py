@@ -16,7 +16,7 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import rows, style
 from pflpipe.report.figures.source import Source
-from pflpipe.report.statistics import ALPHA, MIN_SEEDS, paired, rank_intervals
+from pflpipe.report.statistics import ALPHA, MIN_SEEDS, against, paired, rank_intervals
 from pflpipe.study.settings import layout
 
 CERTIFIED, UNREVIEWED, NOMINAL, NONE = CLAIMS
@@ -40,18 +40,20 @@ def privacy_utility(source: Source) -> Figure:
     splits with its interval; best first, in sections by claim.
 
     Filled: certified. Diamond: unreviewed. Hollow: nominal, with the epsilon that the mechanism
-    provides. Grey: no privacy. Right: the mean accuracy. The intervals are not adjusted for their
-    number: one in twenty may exclude 0 by chance. Sentences about the best method use adjusted ones
-    (docs/results.md). If a panel lacks the baseline, all panels show the accuracy itself. A method
-    far worse than the others would compress them: the scale ends before it, with an arrow.
+    provides. Grey: no privacy. Right: the mean accuracy. The intervals of a section are those of a
+    table: of pooled variances, and together at 95 % (statistics.py). If a panel lacks the baseline,
+    all panels show the accuracy itself. A method far worse than the others would compress them: the
+    scale ends before it, with an arrow.
     """
     values = [source.values(panel.groups) for panel in source.panels]
     baselines = [{group.label: v for group, v in part.items()}.get(PLAIN) for part in values]
     compared = bool(values) and all(baseline is not None for baseline in baselines)
     parts = []
     for panel, part, baseline in zip(source.panels, values, baselines, strict=True):
-        base = baseline if compared else None
-        numbers = {g: _interval(v, 0 * v if base is None else base) for g, v in part.items()}
+        if compared and baseline is not None:
+            numbers = _beside(part, baseline)
+        else:
+            numbers = {group: _interval(one, 0 * one) for group, one in part.items()}
         parts.append((panel.title, numbers))
     what = f"{_sentence(source.what)}, {source.subject}"
     if compared:
@@ -83,6 +85,17 @@ def privacy_utility(source: Source) -> Figure:
             at = ([edge], [place.heights[group]])
             place.axes[0].plot(*at, linestyle="none", clip_on=False, **look)
     return figure
+
+
+def _beside(
+    values: Mapping[Group, pd.Series[float]], baseline: pd.Series[float]
+) -> dict[Group, tuple[float, float, float]]:
+    found = {group: (0.0, 0.0, 0.0) for group, one in values.items() if one is baseline}
+    for section in comparison.by(values, lambda group: group.claim).values():
+        others = {group: values[group] for group in section if group not in found}
+        for group, one in against(pd.DataFrame(others), baseline).items() if others else ():
+            found[group] = one.mean, one.low, one.high
+    return found
 
 
 def _scale(parts: Sequence[Part], sign: int) -> tuple[float, float]:
