@@ -187,10 +187,10 @@ def sentence(known: Sequence[Case]) -> str:
     for label in means.index.intersection([*ALWAYS]):
         found = means.loc[label].dropna()
         parts.append(f"always {label} on {(found <= GOOD).sum()} of {len(found)}")
-    return wording.escaped(
-        f"The data set as the unit: a [rule](which_method.md) that was fitted on the other data "
-        f"sets has a regret of at most {GOOD:g} point on {(rule <= GOOD).sum()} of {len(rule)}, in "
-        f"the mean {rule.mean():.1f}; {', '.join(parts)} that have it."
+    return (
+        f"The data set as the unit: a [rule]({PAGE}) that was fitted on the other data sets has a "
+        f"regret of at most {GOOD:g} point on {(rule <= GOOD).sum()} of {len(rule)}, in the mean "
+        f"{rule.mean():.1f}; {wording.escaped(', '.join(parts))} that have it."
     )
 
 
