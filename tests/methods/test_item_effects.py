@@ -80,7 +80,8 @@ def test_noise_draws_items_towards_their_mean_by_its_variance():
     noise = scale["totals"].item() * 0.5 * 0.5 / 4
     counts = np.maximum(total[:, :1], max(0.1 * total[:, 0].mean(), 1e-12))
     raw, centre = total[:, 1:] / counts, total[:, 1:].sum(0) / counts.sum()
-    own = np.maximum(((raw - centre) ** 2 - (noise / counts) ** 2).mean(0), 0)
+    weights = np.broadcast_to((noise / counts) ** -4, raw.shape)
+    own = np.maximum(np.average((raw - centre) ** 2 - (noise / counts) ** 2, 0, weights), 0)
     means = centre + own / (own + (noise / counts) ** 2) * (raw - centre)
     found = done.params["embedding.weight"][:3].T.numpy() / math.sqrt(3)
     np.testing.assert_allclose(found, means, rtol=1e-10)

@@ -50,7 +50,8 @@ def fitted(found, deviations, rank):
     p = len(found["counts"])
 
     def shrunk(values, centre, variance):
-        own = max(np.mean((values - centre) ** 2 - variance), 0)
+        weight = 1 / (np.zeros(len(values)) + variance + 1e-12) ** 2
+        own = max(np.average((values - centre) ** 2 - variance, weights=weight), 0)
         share = own / np.where(own + variance > 0, own + variance, 1)
         return centre + share * (values - centre)
 

@@ -24,6 +24,8 @@ from pflpipe.trees import Params, Tree
 VECTORS = "embedding.weight"
 LEAST = 0.1
 """Counts below this part of their mean count as it: noise may leave nothing of them."""
+TINY = 1e-12
+"""Smaller variances do not differ."""
 
 
 def shape(task: Task, *, two_classes: bool = False) -> tuple[int, int]:
@@ -86,16 +88,27 @@ def unit(task: Task) -> float:
     return task.clip_norm if math.isfinite(task.clip_norm) else 1.0
 
 
+def own_variance(apart: Tensor, variance: Tensor) -> Tensor:
+    """Return the variance of each column of ``apart [n, ...]``, what is left of the mean square
+    without that of noise of this ``variance``, which broadcasts to it. Rows weigh by what noise
+    leaves of them, variance^-2: of items with few answers it leaves nothing.
+    """
+    # 1 where all are alike, as without noise.
+    weight = ((variance.amin() + TINY) / (variance + TINY)).square().expand_as(apart)
+    left: Tensor = ((apart.square() - variance) * weight).sum(0).clamp(min=0) / weight.sum(0)
+    return left
+
+
 def shrunk(values: Tensor, centre: Tensor, variance: Tensor) -> Tensor:
-    """Return the posterior mean of values around a centre, given the variance of their noise. Their
-    own variance is what is left of their mean square without the noise's (empirical Bayes).
+    """Return the posterior mean of values around a centre, given the variance of their noise and
+    their ``own_variance`` (empirical Bayes).
 
     Args:
         values: ``[n, ...]``, of which each column has a variance of its own.
         centre, variance: broadcast to them.
     """
     apart = values - centre
-    own = (apart.square() - variance).mean(0).clamp(min=0)
+    own = own_variance(apart, variance)
     # Without noise nothing is shrunk; without spread all is the centre.
     share = own / (own + variance).where(own + variance > 0, 1.0)
     return centre + share * apart

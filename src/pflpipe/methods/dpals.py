@@ -128,8 +128,7 @@ def vectors(found: Tree, deviations: dict[str, float], people: float) -> tuple[T
     apart = rest / n @ inverse
     unsure = noise["cross"] / n.square() * inverse.square().sum(0)
     unsure = unsure + around / (people * n) * inverse.diagonal()
-    weight = unsure.pow(-2)
-    between = ((apart.square() - unsure) * weight).sum(0).clamp(min=0) / weight.sum(0)
+    between = items.own_variance(apart, unsure)
     # rest = (n second) (v - common) + noise + what single answers differ: the best linear estimate
     slope = n.unsqueeze(2) * second
     spread = slope * between @ slope + around / people * slope
