@@ -242,11 +242,13 @@ class Server:
 @dataclass(frozen=True)
 class Features:
     """Features that replace the examples in training (data/extraction.py): made of images without
-    learning, or read from a file; by default networks get the examples."""
+    learning, of items' texts by a frozen network, or read from a file; by default networks get the
+    examples."""
 
-    kind: Annotated[str, Option(choices=("none", "scattering", "file"))] = "none"
+    kind: Annotated[str, Option(choices=("none", "scattering", "file", "text"))] = "none"
     """none; scattering: averages of the moduli of wavelet coefficients, to which no client's data
-    contribute; file: those of your own file, such as a frozen network's"""
+    contribute; file: those of your own file, such as a frozen network's; text: of people and items,
+    what a frozen network makes of the text of each item"""
     scales: Annotated[int, Option(least=1, only=("kind", "scattering"))] = 2
     """J: averages are over windows of about 2^J pixels"""
     pool: Annotated[int, Option(least=1, only=("kind", "scattering"))] = 2
@@ -256,9 +258,10 @@ class Features:
     images. dead_leaves: 5,000 images that a program draws, of the data set's own shape"""
     clip: Annotated[float, Option(above=0, only=("reference",))] = 5.0
     """largest absolute value of a standardised feature"""
-    file: Annotated[str | None, Option(only=("kind", "file"), needed=True)] = None
-    """an .npz file of features, one row for each row of the data set; its path is relative to the
-    study's file (in a cell: to the working directory)"""
+    file: Annotated[str | None, Option(only=("kind", "file", "text"), needed=True)] = None
+    """an .npz file of features, one row for each row of the data set, or for text a file with one
+    line for each item; its path is relative to the study's file (in a cell: to the working
+    directory)"""
     made_by: Annotated[str | None, Option(only=("kind", "file"), needed=True)] = None
     """what made the features of the file, and the public data from which it learned; the ledger
     says so in these words"""

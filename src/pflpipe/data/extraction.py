@@ -1,5 +1,5 @@
-"""Features of a data set: those of a file (features.py), or of images, each image's from this image
-alone.
+"""Features of a data set: those of a file (features.py), of the texts of items, or of images, each
+image's from this image alone.
 
 Of each channel: pixels / 255, scattering coefficients, their averages over pool x pool parts of the
 image, square roots. All channels of an image are then divided by their common length, the group
@@ -21,9 +21,9 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d, normalize
 
 from pflpipe.cells import Features
-from pflpipe.data import datasets, dead_leaves
+from pflpipe.data import datasets, dead_leaves, sentences
 from pflpipe.data.checks import IMAGES, example_shape
-from pflpipe.data.features import read, shape
+from pflpipe.data.features import COMPONENTS, read, shape, texts
 from pflpipe.data.scattering import scatter
 from pflpipe.errors import DataError
 from pflpipe.facts.datasets import DRAWN
@@ -53,9 +53,12 @@ def make(features: Features, data: Path, target: Path, reference: Path | None = 
     """
     arrays = datasets.load_arrays(data)
     images = arrays.train_images
+    made: dict[str, Any]
     shape(features, example_shape(images.shape, images.dtype))
-    if features.file:
-        made: dict[str, Any] = read(Path(features.file), arrays, data)
+    if features.kind == "text":
+        made = of_texts(features, data, {key: getattr(arrays, key) for key in IMAGES})
+    elif features.file:
+        made = read(Path(features.file), arrays, data)
     else:
         made = {key: extract(features, getattr(arrays, key)) for key in IMAGES}
     public = None
@@ -69,6 +72,25 @@ def make(features: Features, data: Path, target: Path, reference: Path | None = 
         made = {key: standardise(values, public, features.clip) for key, values in made.items()}
     featured = dataclasses.replace(arrays, **made, mean=(0.0,), std=(1.0,))
     return datasets.write(target.stem, featured, target)
+
+
+def of_texts(features: Features, data: Path, items: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the features of each row's item, ``COMPONENTS`` principal components of what the
+    frozen network makes of all items' texts, with a mean square length of 1.
+
+    Args:
+        features: their settings.
+        data: ``data/<dataset>.npz``, beside which downloads lie.
+        items: the index of each row's item, ``[N, 1]``, by the name of the part.
+    """
+    lines = texts(Path(str(features.file)), np.concatenate(list(items.values())))
+    vectors = sentences.encoded(lines, data.parent / "downloads")
+    left, sizes, right = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
+    turned = np.where(np.abs(right.min(1)) > right.max(1), -1, 1)  # a sign is nobody's choice
+    components = (left * sizes * turned)[:, :COMPONENTS]
+    components /= np.sqrt(np.square(components).sum(1).mean())
+    rows = components.astype(np.float32)
+    return {key: rows[index[:, 0].astype(int)] for key, index in items.items()}
 
 
 def _drawn(features: Features, image_shape: tuple[int, ...]) -> np.ndarray:

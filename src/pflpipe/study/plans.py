@@ -9,6 +9,7 @@ import numpy as np
 
 from pflpipe.cells import Cell
 from pflpipe.data.contract import UNKNOWN, Contract
+from pflpipe.data.features import MODEL
 from pflpipe.learning import architectures
 from pflpipe.methods import row_code
 from pflpipe.privacy.accounting import make_plan
@@ -85,7 +86,7 @@ def plan_of(
     uncovered = {
         CLASSES_FOUND: not declared,
         START.format(model.init, model.init_digest[:12]): model.init,
-        FILE.format(features.file, features.made_by): features.file,
+        FILE.format(features.file, features.made_by or MODEL): features.file,
         REFERENCE.format(features.public): features.public,
     }
     is_private = plan.mechanism != "none"
