@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import shutil
 import sys
 import zipfile
@@ -18,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.docs
 NOT_BUILT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 STUDY = malformed.STUDY | {"seeds": [0], "methods": [{"name": "dp_fedavg"}]}
+ALONE = [{"name": "local_only"}]  # sends nothing, so nothing is audited
 RUN = """
 import dataclasses
 from pathlib import Path
@@ -89,13 +91,19 @@ def pflpipe(installed: Path, tmp_path: Path):
     return run
 
 
+def shipped(*names: str | Path) -> set[str]:
+    """Where the wheel has files of the repository."""
+    return {f"pflpipe/pipeline/shipped/{name}" for name in names}
+
+
 def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    code = {
-        str(file.relative_to(ROOT / "src"))
-        for file in (ROOT / "src/pflpipe").rglob("*")
-        if file.suffix in (".py", ".bib", ".json", ".md", ".yaml", ".txt", ".typed", ".mplstyle")
-    }
+    kinds = (".py", ".bib", ".json", ".md", ".yaml", ".txt", ".typed", ".mplstyle")
+    package = (ROOT / "src/pflpipe").rglob("*")
+    code = {str(file.relative_to(ROOT / "src")) for file in package if file.suffix in kinds}
+    code |= shipped("config.yaml", "Snakefile", "studies/quickstart.yaml", "envs/pflpipe.yaml")
+    parts = [(ROOT / "workflow" / name).glob("*.*") for name in ("rules", "scripts", "report")]
+    code |= shipped(*(file.relative_to(ROOT) for part in parts for file in part))
     assert code <= set(names)
     assert {name for name in names if ".dist-info/" not in name} == code
 
@@ -114,6 +122,29 @@ def test_the_wheel_alone_trains_in_an_empty_folder(pflpipe, installed, tmp_path)
     assert pflpipe("-c", RUN) == f"{installed / 'pflpipe/__init__.py'}\n"
     rounds = (tmp_path / "run/rounds.csv").read_text().splitlines()
     assert len(rounds) == 1 + STUDY["training"]["rounds"]
+
+
+def test_the_wheel_alone_makes_a_study_by_the_workflow_in_an_empty_folder(installed, tmp_path):
+    """The study is a short one of the same name; the other is read, and its jobs are planned."""
+    settings = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+
+    def quickstart(folder: Path, *words: str) -> str:
+        command = (sys.executable, "-m", *(words or ("pflpipe", "quickstart")))
+        return called(*command, folder=folder, **settings).stdout
+
+    (tmp_path / "studies").mkdir()
+    malformed.write(tmp_path / "studies/quickstart.yaml", STUDY | {"methods": ALONE})
+    assert quickstart(tmp_path).startswith("config.yaml: written\n")
+    results = tmp_path / "results"
+    for name in ("tables/quickstart.tex", "verdicts/quickstart.html"):
+        assert (results / name).stat().st_size > 0
+    commit = [json.loads(file.read_text())["program"] for file in results.glob("runs/*/run.json")]
+    assert [one["commit"] for one in commit] == [""]
+    for name in ("config.yaml", "studies/quickstart.yaml"):
+        shutil.copy(installed / "pflpipe/pipeline/shipped" / name, tmp_path / name)
+    snakefile = str(installed / "pflpipe/pipeline/shipped/Snakefile")
+    words = ("--snakefile", snakefile, "--dry-run", "--quiet", "all")
+    quickstart(tmp_path, "snakemake", *words, "results/tables/all.csv")
 
 
 # An environment of its own, with what the base install brings

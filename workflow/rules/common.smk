@@ -7,9 +7,12 @@ from collections import defaultdict
 from pathlib import Path
 
 # The workflow runs the code next to it, whichever version is installed. The main Snakefile may be another workflow's. Snakemake would
-# also search the folder of the main Snakefile, and so take a torch.py of the user's for torch.
+# also search the folder of the main Snakefile, and so take a torch.py of the user's for torch. In the wheel (pipeline/shipped) the
+# workflow lies in the package, whose place Python knows.
 ROOT = Path(workflow.snakefile).resolve().parents[2]
-sys.path[:] = [str(ROOT / "src"), *(p for p in sys.path if Path(p).resolve() != ROOT)]
+IS_CLONE = (ROOT / "src").is_dir()
+CODE = [str(ROOT / "src")] * IS_CLONE
+sys.path[:] = [*CODE, *(p for p in sys.path if Path(p).resolve() != ROOT)]
 
 from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
@@ -97,7 +100,7 @@ program.name_user()  # Snakemake asks for a name
 # Machine-specific values are in the environment of the commands, not in their text, which Snakemake compares with that of the last
 # run. An address of MLflow may contain a password. On this machine scripts are forks of one process (docs/reliability.md).
 CONDA = DeploymentMethod.CONDA in workflow.deployment_settings.deployment_method
-PATHS = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+PATHS = [*CODE, os.environ.get("PYTHONPATH", "")]
 SOURCES = os.pathsep.join(filter(None, PATHS))
 FORKS = forks.new_address() if MAIN and not CONDA else None
 os.environ.update(
@@ -127,7 +130,8 @@ def script(name, words, measured=""):
     words = re.sub(r"\b(RESULTS|DATA)\b", lambda found: places[found[0]], words)
     file = shlex.quote(f"{RESULTS}/benchmarks/{name}/{measured}.tsv")
     measures = f"PFLPIPE_MEASURES={file} " * bool(measured)
-    client = '"$PFLPIPE_ROOT/src/pflpipe/pipeline/forked.py"'
+    package = "src/pflpipe" if IS_CLONE else "../.."
+    client = f'"$PFLPIPE_ROOT/{package}/pipeline/forked.py"'
     command = (
         f'"$PFLPIPE_PYTHON" -IS {client} "$PFLPIPE_ROOT/workflow/scripts/{name}.py"'
     )

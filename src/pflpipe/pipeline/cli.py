@@ -22,7 +22,7 @@ Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 INSTALL = "pip install 'pflpipe[all]'"
 GROUPS = {
-    "from rows to a verdict": ("run", "report", "status"),
+    "from rows to a verdict": ("run", "quickstart", "report", "status"),
     "a study of your own": ("init", "data", "methods", "studies", "validate", "plan", "cost"),
     "its results": ("figures", "compare", "rank", "track"),
     "is the ε true?": ("audit", "certificate", "verify"),
@@ -91,7 +91,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--name", default="", help="of the study; default: that of the file")
     run.add_argument("--yes", action="store_true", help="ask nothing")
     run.add_argument("--profile", default="", help="of Snakemake, such as profiles/slurm")
-    run.add_argument("--verbose", action="store_true", help="show Snakemake's lines")
+    default = "train the default study in this folder, which may be empty, to a verdict"
+    quickstart = add(_quickstart, default, config=False)
+    for command in (run, quickstart):
+        command.add_argument("--verbose", action="store_true", help="show Snakemake's lines")
     init = add(_init, "write a new study: studies/<STUDY>.yaml, with comments", config=False)
     init.add_argument("study", nargs="?", help="its name: letters, digits and _")
     instead = "write a release for pflpipe audit instead: <STUDY>.py, by default my_release.py"
@@ -228,6 +231,17 @@ def _run(arguments: argparse.Namespace) -> Iterator[str]:
         arguments.verbose,
     )
     return run.lines(wish)
+
+
+def _quickstart(arguments: argparse.Namespace) -> Iterator[str]:
+    from pflpipe.files import write_text
+    from pflpipe.pipeline import project, run
+
+    for name in ("config.yaml", "studies/quickstart.yaml"):
+        if not Path(name).exists():
+            write_text(Path(name), (project.SHIPPED / name).read_text(encoding="utf-8"))
+            yield f"{name}: written"
+    yield from run.lines(run.Wish("quickstart", verbose=arguments.verbose))
 
 
 def _init(arguments: argparse.Namespace) -> list[str]:

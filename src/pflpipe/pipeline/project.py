@@ -32,8 +32,10 @@ from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.load import finish, load_outline, study_names
 from pflpipe.study.study_spec import Drawing, Outline, Study
 
-SNAKEFILE = Path(__file__).resolve().parents[3] / "Snakefile"
-"""The workflow beside this package."""
+SHIPPED = Path(__file__).with_name("shipped")
+"""What the wheel has of the repository: in a clone, links to it."""
+SNAKEFILE = (SHIPPED / "Snakefile").resolve()
+"""The workflow that goes with this package."""
 ELSEWHERE = ("features", "train", "evaluate", "attack", "audit")
 """Rules whose jobs run on a cluster, if there is one."""
 
@@ -67,7 +69,8 @@ class Project:
     ) -> None:
         self.settings = settings
         self.root = root
-        self.package = root / "src" / "pflpipe"
+        in_clone = root / "src" / "pflpipe"
+        self.package = in_clone if in_clone.is_dir() else root.parents[1]
         self.thorough = thorough
         self.choose = choose
         self._noted: dict[str, str] = json.loads(noted)
