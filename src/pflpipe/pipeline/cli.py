@@ -90,11 +90,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--minutes", type=float, default=3.0, help=minutes)
     run.add_argument("--name", default="", help="of the study; default: that of the file")
     run.add_argument("--yes", action="store_true", help="ask nothing")
+    run.add_argument("--verbose", action="store_true", help="show Snakemake's lines")
     run.add_argument("--profile", default="", help="of Snakemake, such as profiles/slurm")
-    default = "train the default study in this folder, which may be empty, to a verdict"
-    quickstart = add(_quickstart, default, config=False)
-    for command in (run, quickstart):
-        command.add_argument("--verbose", action="store_true", help="show Snakemake's lines")
+    add(_quickstart, "the default study, in any folder, to a verdict", config=False)
     init = add(_init, "write a new study: studies/<STUDY>.yaml, with comments", config=False)
     init.add_argument("study", nargs="?", help="its name: letters, digits and _")
     instead = "write a release for pflpipe audit instead: <STUDY>.py, by default my_release.py"
@@ -241,7 +239,7 @@ def _quickstart(arguments: argparse.Namespace) -> Iterator[str]:
         if not Path(name).exists():
             write_text(Path(name), (project.SHIPPED / name).read_text(encoding="utf-8"))
             yield f"{name}: written"
-    yield from run.lines(run.Wish("quickstart", verbose=arguments.verbose))
+    yield from run.lines(run.Wish("quickstart"))
 
 
 def _init(arguments: argparse.Namespace) -> list[str]:
