@@ -169,10 +169,22 @@ def answered(outline: Outline) -> Outline:
 @pytest.mark.parametrize(
     ("alone", "looks", "word"),
     [
-        (50.0, [3], "personalization pays: train dp_fedavg"),
-        (50.0, [*range(3, 60)], "it is undecided whether personalization pays"),
-        (61.0, [3], "it is undecided whether personalization pays"),
-        (70.0, [3], "personalization does not pay: learn alone"),
+        (50.0, [3], "learning together helps; personalization pays: train dp_fedavg"),
+        (
+            50.0,
+            [*range(3, 60)],
+            "learning together is not shown to help; it is undecided whether personalization pays",
+        ),
+        (
+            61.0,
+            [3],
+            "learning together is not shown to help; it is undecided whether personalization pays",
+        ),
+        (
+            70.0,
+            [3],
+            "learning together is not shown to help; personalization does not pay: learn alone",
+        ),
     ],
     ids=["pays", "read too often", "undecided", "does not pay"],
 )

@@ -169,12 +169,12 @@ def lines(study: Study, frame: pd.DataFrame, results: Path) -> Iterator[str]:
 
 
 def deed(one: Answer) -> str:
-    """Return whether personalization pays at a budget, and what to do."""
-    return (
-        sentences.deed(one.verdict)
-        if one.verdict
-        else f"{NO_WORD}; best certified mean: {one.group.name}"
-    )
+    """Return whether learning together helps at a budget, whether personalization pays, and what
+    to do."""
+    if one.verdict is None:
+        return f"{NO_WORD}; best certified mean: {one.group.name}"
+    shown = "helps" if verdicts.helps(one.verdict) else "is not shown to help"
+    return f"learning together {shown}; {sentences.deed(one.verdict)}"
 
 
 def beside(one: Answer) -> str:

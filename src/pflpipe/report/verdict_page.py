@@ -10,15 +10,13 @@ from typing import Any
 
 from pflpipe._version import __version__
 from pflpipe.files import write_text
-from pflpipe.report import answer, sentences, tables
+from pflpipe.report import answer, sentences, tables, verdicts
 from pflpipe.report.answer import Answer
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import stored
-from pflpipe.report.verdicts import DOES_NOT, MARGIN, PAYS
+from pflpipe.report.verdicts import DOES_NOT, MARGIN
 from pflpipe.study.settings import measured
 from pflpipe.study.study_spec import Study
-
-_MARKS = {PAYS: "pays", DOES_NOT: "not"}
 
 
 def write(study: Study, results: Path, template: Path, target: Path, again: str) -> None:
@@ -56,7 +54,7 @@ def write(study: Study, results: Path, template: Path, target: Path, again: str)
 def _shown(one: Answer) -> dict[str, Any]:
     return {
         "budget": one.budget,
-        "mark": _MARKS.get(one.word, "open"),
+        "mark": _mark(one),
         "deed": answer.deed(one),
         "name": one.group.name,
         "mean": one.group.mean_words,
@@ -64,6 +62,12 @@ def _shown(one: Answer) -> dict[str, Any]:
         "parts": one.parts,
         "decides": answer.decides(one),
     }
+
+
+def _mark(one: Answer) -> str:
+    if one.verdict and verdicts.helps(one.verdict):
+        return "helps"
+    return "not" if one.word == DOES_NOT else "open"
 
 
 def _bars(one: Answer) -> Iterator[dict[str, Any]]:

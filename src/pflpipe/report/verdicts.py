@@ -257,6 +257,13 @@ def instead(verdict: Verdict) -> str:
     return "learn alone" if line.group.label == ALONE else f"use {line.name}"
 
 
+def helps(verdict: Verdict) -> bool:
+    """Return whether learning together is shown to help: a personal model pays, or what to use
+    instead gains more than the margin over (a)."""
+    line = verdict.instead
+    return verdict.word == PAYS or line.column == RELEASED or line.group.sends
+
+
 def seeds(verdict: Verdict) -> int | None:
     """Return with about how many seeds the word would be there, if means and spreads stay: those
     that put the gain of the personal model over every rival above the margin or, where it gains
