@@ -88,6 +88,18 @@ def test_without_gpu_libraries_pip_alone_chooses_the_wheels(checkout):
     assert (checkout / ".venv/requirements.lock").read_text() == "numpy==2\n"
 
 
+def test_what_is_locked_without_gpu_libraries_names_none(checkout):
+    everything = (ROOT / "requirements.lock").read_text()
+    (checkout / "requirements.lock").write_text(everything)
+    assert install(checkout, "install", "CPU=1")[0] == 0
+    pins = (checkout / ".venv/requirements.lock").read_text()
+    assert "\ntorch==" in pins
+    assert not re.search(r"^[^#\n]*(nvidia|cuda|cudnn|triton)", pins, re.MULTILINE)
+    assert len(everything.splitlines()) - len(pins.splitlines()) == len(
+        re.findall(r"nvidia|cuda-b|cuda-p|cuda-t|triton", everything)
+    )
+
+
 def test_interrupted_install_is_taken_up_again(checkout):
     (checkout / "no-network").touch()
     code, asked = install(checkout)

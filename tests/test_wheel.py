@@ -143,7 +143,7 @@ def test_the_wheel_alone_makes_a_study_by_the_workflow_in_an_empty_folder(instal
     for name in ("config.yaml", "studies/quickstart.yaml"):
         shutil.copy(installed / "pflpipe/pipeline/shipped" / name, tmp_path / name)
     snakefile = str(installed / "pflpipe/pipeline/shipped/Snakefile")
-    words = ("--snakefile", snakefile, "--dry-run", "--quiet", "all")
+    words = ("--snakefile", snakefile, "--dry-run", "--quiet", "all", "--")
     quickstart(tmp_path, "snakemake", *words, "results/tables/all.csv")
 
 
