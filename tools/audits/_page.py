@@ -32,11 +32,10 @@ attacks mechanisms of other programs and compares them with the claims that thes
 - `kept`: the audit found nothing against the claimed ε. The number after it is the largest factor
   on the noise that it would have detected: .96 is 4 % missing noise. This is no proof.
 - `refuted`: the claim is false for what is named, and for no more than that. The ε that holds is
-  next to the claimed one: exact by the arithmetic of the entry or of an accountant, after ≥ a lower
-  bound of what was measured, after ≤ what holds if sampling hides nothing. In brackets is what an
-  attacker of whole runs proves with 99 % confidence or more. *Arithmetic*: this attacker proves no
-  more than the claimed ε. *Attack*: only the attacker does. *Both*: each refutes the claim. Another
-  entry often shows the condition under which the same mechanism keeps its claim.
+  next to the claimed one: exact, after ≥ a measured lower bound, after ≤ what holds without
+  sampling. In brackets is what an attacker of whole runs proves with 99 % confidence or more.
+  *Arithmetic*: this is not more than the claim. *Attack*: only this refutes it. *Both*: each does.
+  Another entry often shows the condition under which the same mechanism keeps its claim.
 - `unsound`: the noise follows the messages. No proof covers that, but no larger ε was shown.
 - `not tried`: the entry says why.
 
