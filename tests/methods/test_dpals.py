@@ -237,7 +237,7 @@ def test_new_people_cost_nothing_and_a_person_without_answers_sends_nothing():
     assert all((value[1] == 0).all() for value in steps[0][0].update.values())
 
 
-def test_both_backends_and_further_people_change_no_number():
+def test_both_backends_give_the_same_model():
     by_map = params_after(world())
     loop = dataclasses.replace(world(), backend="loop")
     assert_equal(params_after(loop), by_map, 1e-12)
