@@ -247,7 +247,7 @@ def test_the_page_of_a_studys_words_has_every_key_of_every_section():
         block: schema["$defs"][block]["properties"] for block in (*cells.BLOCKS, "method", "paper")
     }
     blocks["study"] = schema["properties"]
-    blocks["layout"] = schema["$defs"]["layout"]["properties"]
+    blocks |= {part: schema["$defs"][part]["properties"] for part in ("layout", "table")}
     blocks["search"] = schema["properties"]["search"]["properties"]
     blocks["figures"] = schema["$defs"]["figures"]["additionalProperties"]["properties"]
     assert blocks.keys() | {"range"} == study_page.sections().keys()

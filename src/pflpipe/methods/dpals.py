@@ -6,7 +6,7 @@ Distribution Skew", ICML 2023) under user-level differential privacy.
 For tables with so many items that the products of all pairs of answers are too long a message. Of
 the answers x in {-1, 1} of a person, the one to item j is u v_j plus noise, with u = (1, f) of the
 person, R factors f, and v_j [R + 1] of the item, its mean first. In every round a client solves for
-its f, given all v, with a normal prior; it cuts f to length 1, and uploads
+its f anew, given all v, with a normal prior; it cuts f to length 1, and uploads
 
     counts = w o [p],    gram = u u' [R + 1, R + 1],    cross = w x u' [p, R + 1]
 
@@ -18,12 +18,12 @@ the f that follows from the last v; the released model has the mean of u in plac
 
     minimises: the squared error of its answers, plus that of the prior of its f
     sends: counts, gram and cross, and no parameters
-    keeps: nothing; f is made anew in every round
+    keeps: nothing
     tests: the network whose output for every item is u v_j, as a logit
 
     answers: how many answers a person's message holds at full size, as in item_effects [ours: the
         paper draws so many]
-    rank: R [ours: the paper chooses it on validation rows]
+    rank: R, the number of factors [ours: the paper chooses it on validation rows]
 
 The parts share one clip and one budget by fixed shares of its square, SHARES. No message is longer
 than C, whatever C is: ``clip_norm`` changes nothing. The noise of every part is known, and the
