@@ -446,7 +446,9 @@ def test_a_nominal_epsilon_never_stands_without_its_mark(study, frame):
         ]
         assert len(nominal) == 2
         assert all(
-            re.search(r"[28] \(nominal; honest (∞|\$\\infty\$) at(?: |\\\\)(δ|\$\\delta\$)=0\.001", line)
+            re.search(
+                r"[28] \(nominal; honest (∞|\$\\infty\$) at( |\\\\)(δ|\$\\delta\$)=0\.001", line
+            )
             for line in nominal
         )
 

@@ -37,7 +37,7 @@ def test_the_table_of_the_first_page_is_that_of_the_results():
         text = blocks.split((ROOT / page).read_text(), front.ANSWER, page)[1]
         sums = " ".join(text.split())
         for study, (name, data) in front.PEOPLE.items():
-            (row,) = (line for line in text.splitlines() if line.startswith(f"| {data} |"))
+            (row,) = (line for line in text.splitlines() if line.startswith(f"| {data} "))
             known = [found[study, budget] for budget in front.BUDGETS]
             for said, (word, method, _) in zip(cells(row)[3:], known, strict=True):
                 title = registry.info(method.split(" (")[0]).about.title

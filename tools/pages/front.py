@@ -7,7 +7,6 @@ All of it follows from committed files: the verdicts of ``docs/results/`` (panel
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,19 +39,23 @@ MAP = "people_spi_map"
 PEOPLE: Mapping[str, tuple[str, str]] = {
     "people_spi": ("SPI", "SPI, 135 statements"),
     "people_epi": ("EPI", "EPI, 57 questions"),
+    "people_jester": ("Jester", "Jester, 100 jokes"),
     "people_nafld": ("NAFLD", "NAFLD, patients"),
-    "people_jester": ("Jester", "Jester, 100 jokes ¹"),
-    "people_insteval": ("InstEval", "InstEval, lecturers ¹"),
-    "people_mnist_scattering": ("digits", "handwritten digits ¹"),
+    "people_randhie": ("RandHIE", "RandHIE, insured"),
+    "people_rwm5yr": ("RWM", "RWM, a health survey"),
+    "people_insteval": ("InstEval", "InstEval, lecturers"),
+    "people_mnist_scattering": ("digits", "handwritten digits"),
 }
 """Studies of real people: their names in the picture and in the table. people_wisdm is none of
 them, as its page says that its epsilon may not hold."""
+_UNTRIED = " ¹"
+"""After the name of a study without methods without rounds among the rivals."""
 BUDGETS = ("ε = 0.5", "ε = 2", "ε = 8")
 _WORDS = {PAYS: style.CERTIFIED, DOES_NOT: style.NOMINAL, UNDECIDED: style.PLAIN}
 _THIN = "#aaaaaa"
 _LINES = (("o", "-"), ("s", "--"), ("^", ":"))
-_APART = 1.4
-"""Percentage points between names that would meet."""
+_APART, _COLUMN = 1.25, 45_000
+"""Percentage points between names, and the number of people where their column begins."""
 _END = 300.0
 """Right end of the axis of epsilons."""
 _ROW, _WIDTH = 0.13, 48
@@ -90,7 +93,9 @@ def table(found: Mapping[str, Sequence[Panel]]) -> str:
         for panel in found.get(study, ()):
             verdicts = [panel.verdicts[budget] for budget in BUDGETS if budget in panel.verdicts]
             known = {one.group.budget: _answer(one) for one in verdicts}
-            numbers = (Entry(data), Entry(f"{panel.people:,}"), Entry(str(panel.rows)))
+            tried = all("d" in one.beside for one in verdicts)
+            label = data if tried else f"{data}{_UNTRIED}"
+            numbers = (Entry(label), Entry(f"{panel.people:,}"), Entry(str(panel.rows)))
             rows.append((*numbers, *(known.get(budget, Entry("–")) for budget in BUDGETS)))
             searched = [one.group.first("epsilon_with_search") for one in verdicts]
             sums.append(
@@ -157,7 +162,7 @@ def gains(regions: pd.DataFrame) -> Figure:
         axes.axhline(0, color="black", linewidth=0.6)
         axes.set_title(f"{budget} for a whole person", loc="left")
         axes.set_xscale("log")
-        axes.set_xlim(70, 150_000)
+        axes.set_xlim(70, 500_000)
         axes.set_xticks([100, 1_000, 10_000], ["100", "1,000", "10,000"])
         axes.minorticks_off()
         axes.set_xlabel("people in training")
@@ -186,16 +191,22 @@ def _mark(axes: Axes, regions: pd.DataFrame, marker: str) -> None:
 
 
 def _name(axes: Axes, regions: pd.DataFrame) -> None:
-    """Write names beside their marks, those of near marks apart from each other."""
-    last = -math.inf
-    for row in regions.sort_values("gain").to_dict("records"):
-        near = 2_000 < row["people"] < 10_000
-        height = max(row["gain"], last + _APART) if near else row["gain"]
-        last = height if near else last
-        place = (max(row["people"], 4_000) if near else row["people"], height)
-        side, shift = ("left", 5) if row["people"] > 1_000 else ("right", -5)
-        text: Any = {"fontsize": 7, "va": "center", "ha": side, "textcoords": "offset points"}
-        axes.annotate(row["name"], place, (shift, 0), **text)
+    """Write the names of the studies in a column at the right, apart from each other, each with a
+    line to its mark."""
+    named = regions.sort_values("gain")
+    heights = named["gain"].to_numpy().copy()
+    for index in range(1, len(heights)):
+        heights[index] = max(heights[index], heights[index - 1] + _APART)
+    heights -= (heights - named["gain"]).mean()
+    for height, row in zip(heights, named.to_dict("records"), strict=True):
+        axes.annotate(
+            row["name"],
+            xy=(row["people"], row["gain"]),
+            xytext=(_COLUMN, height),
+            va="center",
+            fontsize=7,
+            arrowprops={"arrowstyle": "-", "color": _THIN, "linewidth": 0.5, "shrinkB": 3},
+        )
 
 
 def claims(audits: pd.DataFrame) -> Figure:
