@@ -23,7 +23,7 @@ from pflpipe.report import comparison, sentences, statistics
 from pflpipe.report.comparison import ALONE, OPEN, PLAIN, Group, epsilon_text, finite, over_seeds
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.statistics import Difference
-from pflpipe.report.verdicts import RELEASED, Line, untouched
+from pflpipe.report.verdicts import RELEASED, untouched
 from pflpipe.study.settings import NO_PRIVACY
 
 FIGURE, TABLE = "privacy_utility.png", "table.csv"
@@ -135,8 +135,8 @@ def standings(panel: Panel) -> dict[str, across_studies.Standing]:
 
 def said(panel: Panel) -> Iterator[str]:
     """Yield whether personalization pays at every budget; then, at the smallest and the largest
-    one, who beats learning alone, who is best, who beats the strongest released model; who gains,
-    what privacy costs, and the nominal claims that fail. Nothing is said where a study lacks what a
+    one, who beats learning alone and who is best; who gains, what privacy costs, and the nominal
+    claims that fail. Nothing is said where a study lacks what a
     sentence compares with."""
     yield from sentences.paying(panel.verdicts)
     budgets = [*panel.certified]
@@ -144,13 +144,6 @@ def said(panel: Panel) -> Iterator[str]:
     shown = (*ends, NO_PRIVACY)
     of_groups = panel.of_groups
     yield from sentences.compared([one for one in panel.groups if one.budget in shown], of_groups)
-    parts = {}
-    for budget, section in ends.items():
-        rival = panel.released(budget)
-        if rival is not None:
-            beside = {group.name: one for group, one in section.beside(rival).items()}
-            parts[budget] = sentences.against(beside, f"{Line(rival, RELEASED).name}, untouched")
-    yield sentences.each_budget(parts)
     if ends:
         yield from _of_the_leader(panel, ends[budgets[-1]])
     yield from sentences.claims_that_fail([one for one in panel.groups if one.budget in shown])

@@ -136,8 +136,9 @@ def _studies(found: dict[str, Panel]) -> Iterator[str]:
     )
     rows = tuple(tuple(_verdicts(name, panel)) for name, panel in found.items())
     caption = (
-        "of each study and budget the personal model that stands first (the largest mean, among "
-        "those that pay where some do), beside the strongest rival of each kind."
+        "of each study, at the smallest, a middle and the largest budget, the personal model that "
+        "stands first (the largest mean, among those that pay where some do), beside the strongest "
+        "rival of each kind."
     )
     name = "does personalization pay?"
     # Columns of numbers do not wrap, and twelve of them would be wider than a desk.
@@ -145,7 +146,9 @@ def _studies(found: dict[str, Panel]) -> Iterator[str]:
 
 
 def _verdicts(name: str, panel: Panel) -> Iterator[tuple[Entry, ...]]:
-    for budget, one in panel.verdicts.items():
+    budgets = [*panel.verdicts]
+    shown = dict.fromkeys([*budgets[:1], *budgets[len(budgets) // 2 :][:1], *budgets[-1:]])
+    for budget, one in ((budget, panel.verdicts[budget]) for budget in shown):
         beside = {kind: (line.group.label, one) for kind, (line, one) in one.beside.items()}
         known = [text for kind in "ab" for text in _rival(beside.get(kind))]
         others = [" ".join(_rival(beside[kind])) for kind in "cd" if kind in beside]

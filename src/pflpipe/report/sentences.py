@@ -81,13 +81,12 @@ def paying(found: Mapping[str, Verdict]) -> Iterator[str]:
     if lacking:
         rivals = "; ".join(f"({kind}) {verdicts.KINDS[kind]}" for kind in lacking)
         yield f"Not among the rivals: {rivals}."
-    fell = {
-        budget: "; ".join(told)
-        for budget, verdict in found.items()
-        if (told := list(verdicts.fallen(verdict)))
-    }
+    fell: dict[str, list[str]] = {}
+    for budget, verdict in found.items():
+        if told := "; ".join(verdicts.fallen(verdict)):
+            fell.setdefault(told, []).append(budget)
     if fell:
-        yield each_budget(fell)
+        yield each_budget({names(budgets): told for told, budgets in fell.items()})
 
 
 def deed(verdict: Verdict) -> str:
