@@ -72,11 +72,12 @@ def write(root: Path, found: Mapping[str, Sequence[Panel]]) -> list[Path]:
     pages = [root / page for page in PAGES if (root / page).is_file()]
     texts = {page: page.read_text(encoding="utf-8") for page in pages}
     asking = [page for page, text in texts.items() if f"<!-- {ANSWER} -->\n" in text]
-    if not asking:
+    audited = root / "docs/audit_others.csv"
+    if not asking or not audited.is_file():  # the project of a user
         return []
     for page in asking:
         write_text(page, blocks.replaced(texts[page], ANSWER, table(found), str(page)))
-    regions, audits = points(found), pd.read_csv(root / "docs/audit_others.csv")
+    regions, audits = points(found), pd.read_csv(audited)
     for name, draw in zip(PICTURES, (lambda: gains(regions), lambda: claims(audits)), strict=True):
         with TemporaryDirectory() as folder:
             file = Path(folder) / name
