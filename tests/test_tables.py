@@ -356,6 +356,22 @@ def test_an_axis_of_the_whole_study_is_a_column_and_one_of_a_method_is_part_of_i
     assert "partition.alpha" not in plan.shared
 
 
+def test_a_hyper_parameter_that_follows_from_the_columns_is_no_part_of_a_label(study):
+    rows = []
+    for row in study.rows:
+        for clients, tau in ((6, 0.1), (12, 0.4)):
+            partition = dataclasses.replace(row.cell.partition, clients=clients)
+            values = {"tau": tau} if row.cell.method == "feddpa" else {}
+            rows.append(
+                Row(dataclasses.replace(row.cell, partition=partition, hyperparameters=values))
+            )
+    plan = layout(with_rows(study, rows))
+    labels = {setting.label for setting in plan.settings if setting.method == "feddpa"}
+    assert labels == {"feddpa", "feddpa (official code)"}
+    assert len(plan.facets) == 2
+    assert "tau=0.1, tau=0.4" in plan.per_method["feddpa"]
+
+
 def test_a_method_without_privacy_belongs_to_every_panel_of_a_privacy_axis(study):
     rows = []
     for row in study.rows:

@@ -195,7 +195,7 @@ def test_every_region_has_an_entry_and_a_row(study):
         "| 10 | 80 | alone | alone |",
         "| 10 | 40 | released untouched | released untouched |",
         "| 40 | 80 | alone | alone |",
-        "| 40 | 40 | released untouched | fedrep |",
+        "| 40 | 40 | released untouched | **fedrep** |",
     ]
     none, shared = "personalization does not pay", "use the released model of untouched"
     assert [next(sentences.paying(panel.verdicts)) for panel in found[1:]] == [
@@ -224,6 +224,33 @@ def test_an_undecided_region_says_what_to_do_meanwhile():
         "At ε = 2, it is undecided whether personalization pays: learn alone, or run more seeds."
     )
     assert "| 10 | 80 | alone? |" in gain_map.matrix(found)
+
+
+def lending(study: archive.Archive) -> archive.Archive:
+    """FedRep's scores as those of a method without rounds, in a study without other methods."""
+    runs = study.runs[study.runs["line"] == "fedrep"]
+    once = runs.assign(line="once", method="once", rounds=1, cell=runs["cell"] + "-once")
+    return dataclasses.replace(
+        study,
+        about=dataclasses.replace(study.about, measured={"once": "Elsewhere."}),
+        runs=once,
+        correct=study.correct[list(runs["cell"])].set_axis(list(once["cell"]), axis=1),
+        curves=study.curves[list(runs["cell"])].set_axis(list(once["cell"]), axis=1),
+    )
+
+
+def test_a_study_that_has_all_of_a_maps_splits_lends_it_the_methods_without_rounds(study):
+    """The same scores without rounds: what paid does not, and is called by the other name."""
+    lender, few = lending(study), synthetic.made(regions, people=(40,))
+    for one in (study, few):
+        found = panels(archive.with_lent(one, [lender]))
+        assert all("d" in verdict.beside for panel in found for verdict in panel.verdicts.values())
+        assert gain_map.matrix(found).splitlines()[-1] == "| 40 | 40 | released untouched | once |"
+        last = gain_map.table(found).iloc[-1]
+        assert (last["verdict"], last["rival (d)"]) == ("does not pay", "once")
+    missing = lender.runs["partition"] != "p40-0.6-0"
+    less = dataclasses.replace(lender, runs=lender.runs[missing])
+    assert archive.with_lent(few, [less]) is few
 
 
 @pytest.mark.slow

@@ -355,13 +355,14 @@ def read(folder: Path) -> Archive:
 
 
 def with_lent(study: Archive, others: Iterable[Archive]) -> Archive:
-    """Return a study with the methods without rounds that it lacks, from studies whose runs have
-    exactly its splits: the same people, rows and seeds."""
+    """Return a study with the methods without rounds that it lacks, from studies that have runs of
+    all of its splits: the same people, rows and seeds."""
     splits = set(study.runs["partition"])
     for other in others:
         missing = ~other.runs["method"].isin(study.runs["method"])
-        rows = other.runs[(other.runs["rounds"] == 1) & missing]
-        if set(other.runs["partition"]) == splits and len(rows):
+        inside = other.runs["partition"].isin(splits)
+        rows = other.runs[(other.runs["rounds"] == 1) & missing & inside]
+        if set(rows["partition"]) == splits:
             cells = list(rows["cell"])
             measured = {name: other.about.measured[name] for name in rows["method"]}
             study = replace(

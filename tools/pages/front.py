@@ -127,7 +127,7 @@ def _answer(verdict: Verdict) -> Entry:
 
 
 def points(found: Mapping[str, Sequence[Panel]]) -> pd.DataFrame:
-    """Return the gain of the first personal model over its strongest rival, a row for every region
+    """Return the gain of the best personal model over its strongest rival, a row for every region
     of the map and every study of ``PEOPLE`` at every budget."""
     rows = []
     for study, name in {MAP: "", **{study: name for study, (name, _) in PEOPLE.items()}}.items():
@@ -145,13 +145,14 @@ def gains(regions: pd.DataFrame) -> Figure:
     """Draw the gains of ``points`` by number of people, one panel a budget.
 
     Lines: the map, by rows a person. With a name: the studies of ``PEOPLE``, a diamond where the
-    rivals include methods without rounds. The colour is the verdict.
+    rivals include methods without rounds, and else a circle. The colour is the verdict.
     """
+    untried = dict.fromkeys(regions.loc[~regions["without_rounds"], "name"].replace("", "lines"))
     heading = (
-        "What the first personal model gains over its strongest rival, in percentage points, on "
+        "What the best personal model gains over its strongest rival, in percentage points, on "
         "people's own test rows. Real people; bars: simultaneous 95 % intervals over seeds and "
-        "people; band: less than a point. Lines: SPI with fewer people and rows. Diamonds: "
-        "methods without rounds are among the rivals."
+        "people; band: less than a point. Lines: SPI with fewer people and rows. Methods without "
+        f"rounds are among the rivals, but for: {', '.join(untried) or '–'}."
     )
     shape = (1, len(BUDGETS))
     figure, (places,) = style.panels(

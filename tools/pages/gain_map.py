@@ -7,7 +7,7 @@ A region is one number of people, of rows, and one budget. It has a verdict of r
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,17 +26,16 @@ from pflpipe.report.comparison import ALONE, MAIN
 from pflpipe.report.figures import style
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.statistics import Difference
-from pflpipe.report.verdicts import CONSTANT, DOES_NOT, PAYS, RELEASED, Verdict
+from pflpipe.report.verdicts import CONSTANT, DOES_NOT, KINDS, PAYS, RELEASED, Verdict
 
 FIGURE = "map.png"
 WIDTH, COLOURS = 1000, 24
 """Of a committed figure: the largest width in pixels, and how many colours it has."""
-_RIVALS = {"a": "over (a)", "b": "over (b)"}
 _LOOKS = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."), ("v", (0, (6, 2, 1, 2, 1, 2))))
 _LEGEND = (
-    "what to do. A method: personalization pays, train it. Alone: learn alone. Own constant: "
-    "say what you say most. Released: use the released model of that method, untouched. ?: "
-    "undecided; use that, or run more seeds."
+    "what to do. Bold: personalization pays, train that method. Else it does not. Alone: learn "
+    "alone. Own constant: say what you say most. Released: use the released model of that method, "
+    "untouched. Another method: use it, without rounds. ?: undecided; use that, or run more seeds."
 )
 _APART = 1.07
 """Factor between the marks of neighbouring lines at one number of people."""
@@ -48,8 +47,13 @@ def matrix(found: Sequence[Panel]) -> str:
     rows = []
     for panel in found:
         verdicts = panel.verdicts
-        cells = (_short(verdicts[budget]) if budget in verdicts else "–" for budget in budgets)
-        rows.append(tuple(map(Entry, (f"{panel.people:,}", str(panel.rows), *cells))))
+        cells = (
+            Entry(_short(verdicts[budget]), verdicts[budget].word == PAYS)
+            if budget in verdicts
+            else Entry("–")
+            for budget in budgets
+        )
+        rows.append((Entry(f"{panel.people:,}"), Entry(str(panel.rows)), *cells))
     header = ("people", "rows", *budgets)
     table = Table(found[0].study.name, _LEGEND, (), header, (tuple(rows),), len(header))
     return markdown(table).strip()
@@ -67,6 +71,7 @@ def _short(verdict: Verdict) -> str:
 def table(found: Sequence[Panel]) -> pd.DataFrame:
     """Return a row for every region, as it is printed: the personal model that stands first,
     beside its rivals."""
+    kinds = _kinds(found)
     return pd.DataFrame(
         {
             "people": f"{panel.people:,}",
@@ -75,10 +80,7 @@ def table(found: Sequence[Panel]) -> pd.DataFrame:
             "verdict": one.word,
             "personal model": one.group.label,
             "its accuracy": one.group.text(MAIN),
-            "rival (a)": one.beside["a"][0].group.label,
-            "to (a)": wording.number(one.beside["a"][1]),
-            "rival (b)": one.beside["b"][0].group.label if "b" in one.beside else "–",
-            "to (b)": wording.number(one.beside["b"][1]) if "b" in one.beside else "–",
+            **dict(_rivals(one, kinds)),
             "instead": _short(dataclasses.replace(one, word=DOES_NOT)),
             "collapsed": "; ".join(verdicts.fallen(one)) or "–",
             "seeds": str(one.beside["a"][1].seeds),
@@ -86,6 +88,19 @@ def table(found: Sequence[Panel]) -> pd.DataFrame:
         for panel in found
         for budget, one in panel.verdicts.items()
     )
+
+
+def _kinds(found: Sequence[Panel]) -> list[str]:
+    """Return the kinds of rivals that some region has."""
+    verdicts = [one for panel in found for one in panel.verdicts.values()]
+    return [kind for kind in KINDS if any(kind in one.beside for one in verdicts)]
+
+
+def _rivals(verdict: Verdict, kinds: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for kind in kinds:
+        known = verdict.beside.get(kind)
+        yield f"rival ({kind})", known[0].group.label if known else "–"
+        yield f"to ({kind})", wording.number(known[1]) if known else "–"
 
 
 def draw(found: Sequence[Panel], target: Path) -> None:
@@ -111,28 +126,30 @@ def small_figure(
 def _figure(found: Sequence[Panel]) -> Figure:
     verdicts = [(panel, panel.verdicts) for panel in found]
     budgets = list(dict.fromkeys(budget for _, parts in verdicts for budget in parts))
+    kinds = _kinds(found)
+    told = "; ".join(f"({kind}) {KINDS[kind]}" for kind in kinds)
     heading = (
-        "Gain of the first personal model over the better of learning alone and the own constant "
-        "(left) and over the best released model (right), in percent points, with simultaneous "
-        "95 % intervals. Filled: personalization pays. By rows a person."
+        f"Gain of the best personal model over the strongest rival of each kind: {told}. In "
+        "percentage points, with simultaneous 95 % intervals. Filled: personalization pays. By "
+        "rows a person."
     )
-    shape = (len(budgets), len(_RIVALS))
+    shape = (len(budgets), len(kinds))
     figure, grid = style.panels(
-        len(budgets) * len(_RIVALS),
+        len(budgets) * len(kinds),
         shape,
-        style.WIDTHS[0],
+        style.WIDTHS[len(kinds) > 2],
         heading,
         1.3 * len(budgets) + 0.6,  # and what the labels of people take
         sharex=True,
         sharey=True,
     )
     for budget, places in zip(budgets, grid, strict=True):
-        for (rival, title), axes in zip(_RIVALS.items(), places, strict=True):
+        for kind, axes in zip(kinds, places, strict=True):
             axes.axhline(0, color="black", linewidth=0.6)
-            axes.set_title(f"{budget}, {title}", loc="left")
+            axes.set_title(f"{budget}, over ({kind})", loc="left")
             axes.set_xscale("log")
             regions = [(panel, parts[budget]) for panel, parts in verdicts if budget in parts]
-            _curves(axes, regions, rival)
+            _curves(axes, regions, kind)
     for axes in grid[-1]:
         people = sorted({panel.people for panel in found})
         axes.set_xticks(people, [f"{number:,}" for number in people], rotation=45)

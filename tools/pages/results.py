@@ -106,6 +106,9 @@ def write(docs: Path) -> list[Path]:
 
 def _map(found: Sequence[Panel], first: bool) -> Iterator[str]:
     study = found[0].study
+    if found[0].alone is None:
+        yield f"{_link(study)} Methods without rounds, which are among the rivals of the others."
+        return
     yield f"{_link(study)} A message has {found[0].numbers} numbers."
     if first:
         yield f"![{study.name}](results/{study.name}/{gain_map.FIGURE})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -95,7 +95,8 @@ def layout(study: Study) -> Layout:
 
     A condition with the same set of values for every method is a facet (a column, a panel). One
     that varies within a method is part of its label. One that is fixed per method is listed as a
-    hyper-parameter of that method. All others are shared.
+    hyper-parameter of that method, and so is a hyper-parameter that follows from the facets. All
+    others are shared.
     """
     # The id with seed 0 is the same for all seeds of a setting.
     groups: dict[tuple[str, str], list[int]] = {}
@@ -129,6 +130,14 @@ def layout(study: Study) -> Layout:
         else:
             fixed.append(path)
 
+    following = [
+        path
+        for path in labelled
+        if path.startswith("hyperparameters.") and _follows(path, facets, families, flat)
+    ]
+    fixed += following
+    labelled = [path for path in labelled if path not in following]
+
     settings, named = [], [(heading(path), path) for path in facets]
     per_method: dict[str, list[str]] = {}
     for row, values, choice, indices in zip(members, flat, choices, groups.values(), strict=True):
@@ -152,6 +161,21 @@ def layout(study: Study) -> Layout:
         )
     fixed_texts = {name: ", ".join(parts) for name, parts in per_method.items()}
     return Layout(tuple(settings), shared, fixed_texts)
+
+
+def _follows(
+    path: str,
+    facets: Sequence[str],
+    families: Sequence[Any],
+    flat: Sequence[Mapping[str, Any]],
+) -> bool:
+    """Return whether every method has one value of a path at each combination of conditions."""
+    known: dict[Any, set[Any]] = {}
+    for family, values in zip(families, flat, strict=True):
+        if path in values:
+            at = (family, *(values.get(facet) for facet in facets))
+            known.setdefault(at, set()).add(values[path])
+    return all(len(found) == 1 for found in known.values())
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
