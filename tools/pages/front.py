@@ -54,8 +54,8 @@ BUDGETS = ("ε = 0.5", "ε = 2", "ε = 8")
 _WORDS = {PAYS: style.CERTIFIED, DOES_NOT: style.NOMINAL, UNDECIDED: style.PLAIN}
 _THIN = "#aaaaaa"
 _LINES = (("o", "-"), ("s", "--"), ("^", ":"))
-_APART, _COLUMN = 1.25, 45_000
-"""Percentage points between names, and the number of people where their column begins."""
+_APART, _COLUMN = 0.065, 45_000
+"""Part of the range of gains between names, and the number of people where their column begins."""
 _END = 300.0
 """Right end of the axis of epsilons."""
 _ROW, _WIDTH = 0.13, 48
@@ -147,7 +147,8 @@ def gains(regions: pd.DataFrame) -> Figure:
     Lines: the map, by rows a person. With a name: the studies of ``PEOPLE``, a diamond where the
     rivals include methods without rounds, and else a circle. The colour is the verdict.
     """
-    untried = dict.fromkeys(regions.loc[~regions["without_rounds"], "name"].replace("", "lines"))
+    tried = regions.groupby("name", sort=False)["without_rounds"].any()
+    untried = [name or "lines" for name in tried.index[~tried]]
     heading = (
         "What the best personal model gains over its strongest rival, in percentage points, on "
         "people's own test rows. Real people; bars: simultaneous 95 % intervals over seeds and "
@@ -177,7 +178,7 @@ def gains(regions: pd.DataFrame) -> Figure:
         named = members[members["study"] != MAP]
         _mark(axes, named[named["without_rounds"]], "D")
         _mark(axes, named[~named["without_rounds"]], "o")
-        _name(axes, named)
+        _name(axes, named, _APART * (regions["high"].max() - regions["low"].min()))
     for word, colour in _WORDS.items():
         places[0].plot([], [], "D", color=colour, label=word)
     places[0].set_ylabel("points")
@@ -192,13 +193,13 @@ def _mark(axes: Axes, regions: pd.DataFrame, marker: str) -> None:
         axes.plot([row["people"]], [row["gain"]], marker, markersize=4, **look)
 
 
-def _name(axes: Axes, regions: pd.DataFrame) -> None:
-    """Write the names of the studies in a column at the right, apart from each other, each with a
-    line to its mark."""
+def _name(axes: Axes, regions: pd.DataFrame, apart: float) -> None:
+    """Write the names of the studies in a column at the right, so many points apart from each
+    other, each with a line to its mark."""
     named = regions.sort_values("gain")
     heights = named["gain"].to_numpy().copy()
     for index in range(1, len(heights)):
-        heights[index] = max(heights[index], heights[index - 1] + _APART)
+        heights[index] = max(heights[index], heights[index - 1] + apart)
     heights -= (heights - named["gain"]).mean()
     for height, row in zip(heights, named.to_dict("records"), strict=True):
         axes.annotate(

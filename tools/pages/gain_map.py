@@ -33,9 +33,9 @@ WIDTH, COLOURS = 1000, 24
 """Of a committed figure: the largest width in pixels, and how many colours it has."""
 _LOOKS = (("o", "-"), ("s", "--"), ("^", ":"), ("D", "-."), ("v", (0, (6, 2, 1, 2, 1, 2))))
 _LEGEND = (
-    "what to do. Bold: personalization pays, train that method. Else it does not. Alone: learn "
-    "alone. Own constant: say what you say most. Released: use the released model of that method, "
-    "untouched. Another method: use it, without rounds. ?: undecided; use that, or run more seeds."
+    "what to do. Bold: personalization pays, train that method; else it does not. Own constant: "
+    "say what you say most. Released: the released model of that method, untouched. ?: undecided; "
+    "use that, or run more seeds."
 )
 _APART = 1.07
 """Factor between the marks of neighbouring lines at one number of people."""
@@ -108,7 +108,7 @@ def draw(found: Sequence[Panel], target: Path) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / target.name
         style.save(lambda: _figure(found), file)
-        small_figure(file, target)
+        small_figure(file, target, Image.Quantize.MAXCOVERAGE)
 
 
 def small_figure(

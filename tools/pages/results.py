@@ -106,13 +106,11 @@ def write(docs: Path) -> list[Path]:
 
 def _map(found: Sequence[Panel], first: bool) -> Iterator[str]:
     study = found[0].study
-    if found[0].alone is None:
-        yield f"{_link(study)} Methods without rounds, which are among the rivals of the others."
-        return
-    yield f"{_link(study)} A message has {found[0].numbers} numbers."
+    sent = f" A message has {found[0].numbers} numbers." if found[0].alone else ""
+    yield f"{_link(study)}{sent}"
     if first:
         yield f"![{study.name}](results/{study.name}/{gain_map.FIGURE})"
-    yield gain_map.matrix(found)
+        yield gain_map.matrix(found)
 
 
 def _predictions(found: Mapping[str, Sequence[Panel]]) -> Iterator[str]:
