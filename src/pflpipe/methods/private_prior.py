@@ -130,7 +130,9 @@ def remaining(z: Tensor, p: Tensor, variance: Tensor) -> Tensor:
 
 def cut(values: Tensor, length: float) -> Tensor:
     """Return values with a length of at most ``length``."""
-    return values * (length / torch.linalg.vector_norm(values).clamp(min=length))
+    return values * (  # type: ignore[no-any-return]
+        length / torch.linalg.vector_norm(values).clamp(min=length)
+    )
 
 
 def private_prior(
