@@ -70,7 +70,7 @@ class Project:
         self.settings = settings
         self.root = root
         in_clone = root / "src" / "pflpipe"
-        self.package = in_clone if in_clone.is_dir() else root.parents[1]
+        self.package = in_clone if in_clone.is_dir() else root.resolve().parents[1]
         self.thorough = thorough
         self.choose = choose
         self._noted: dict[str, str] = json.loads(noted)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -260,22 +261,25 @@ def _snakemake(
     log = _log(outline.name)
     log.parent.mkdir(parents=True, exist_ok=True)
     since, environment = time.time(), {**os.environ, "OMP_NUM_THREADS": "1"}
-    with log.open("a", encoding="utf-8") as file:
-        start = file.tell()
-        out = None if wish.verbose else file
-        process = subprocess.Popen(
-            [*words, *targets], stdout=out, stderr=out and subprocess.STDOUT, env=environment
-        )
-        try:
+    stopped: list[int] = []
+    # Snakemake gets the Ctrl-C of a terminal too. An exception could be lost while files are read.
+    before = signal.signal(signal.SIGINT, lambda number, _: stopped.append(number))
+    try:
+        with log.open("a", encoding="utf-8") as file:
+            start = file.tell()
+            out = None if wish.verbose else file
+            process = subprocess.Popen(
+                [*words, *targets], stdout=out, stderr=out and subprocess.STDOUT, env=environment
+            )
             while process.poll() is None:
                 _progress("" if wish.verbose else _state(outline, settings, since))
                 time.sleep(_EVERY)
-        except KeyboardInterrupt:
-            process.wait()
-            print("\nstopped: the same command goes on", file=sys.stderr)
-            raise
-        finally:
-            _progress("")
+    finally:
+        signal.signal(signal.SIGINT, before)
+        _progress("")
+    if stopped:
+        print("stopped: the same command goes on", file=sys.stderr)
+        raise KeyboardInterrupt
     if process.returncode:
         with log.open(encoding="utf-8", errors="replace") as file:
             file.seek(start)
