@@ -34,6 +34,8 @@ LATER = {
     "dp_fedsam_topk.adaptive": False,
     "dp_fedsam_topk.before_noise": True,
     "fedglp_adp.by_layer": True,
+    "dp_fedpgn.smoothing": 0.0,
+    "one_shot_ridge.sums": False,
 }
 """Hyper-parameters, of all methods or of one, that are younger than studies that were run, and the
 value that is no part of a cell's id, so that ids of then stay."""
