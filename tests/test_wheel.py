@@ -181,7 +181,7 @@ def test_counting_is_imported_within_half_a_second_of_cpu(base, tmp_path):
 def test_a_release_is_audited_with_the_base_alone(base, tmp_path):
     base("pflpipe", "init", "--audit", "mine", folder=tmp_path)
     words = "--clients 2 --noise-multiplier 1 --delta 1e-5 --dimension 4 --seconds 0.01"
-    audit = ("pflpipe", "audit", "mine.py:release")
+    audit = ("pflpipe", "audit", "--fields", "mine.py:release")
     printed = base(*audit, *words.split(), folder=tmp_path).stdout
     assert "verdict              kept" in printed.splitlines()
     words = words.replace("multiplier 1", "multiplier 4")
