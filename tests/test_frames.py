@@ -101,7 +101,8 @@ def test_new_people_are_scored_by_a_model_of_their_own_rows(result):
 
 def test_people_who_took_part_are_no_new_people(result):
     with pytest.warns(RowsWarning, match="took part in training: their scores are none of new"):
-        result.scores_of(hospital(people=3))
+        rows = result.scores_of(hospital(people=3))
+    assert [row["client"] for row in rows] == ["pat-000", "pat-001", "pat-002"]
 
 
 def test_a_folder_keeps_what_is_no_model(result, tmp_path):

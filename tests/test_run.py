@@ -74,6 +74,10 @@ def test_columns_are_taken_for_what_they_look_like():
     numbers = understood.block(frame.drop(columns="y"), Path("t.csv"), "who", "dose")
     assert numbers["target"] == "dose"
     assert "dose" in numbers["ranges"]
+    few = frame.assign(y=[str(row % 20) for row in range(rows)])
+    assert len(understood.block(few, Path("t.csv"), "who", "y")["classes"]) == 20
+    more = frame.assign(y=[str(row % 21) for row in range(rows)])
+    assert understood.block(more, Path("t.csv"), "who", "y")["target"] == "y"
 
 
 def test_what_is_written_is_accepted_and_kept(folder):

@@ -3,15 +3,20 @@ hold."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 import malformed
 from fake_results import PUBLIC
 from pflpipe.pipeline import run_summary
-from pflpipe.report import tidy
+from pflpipe.privacy import accounting
+from pflpipe.privacy.plan import Plan
+from pflpipe.report import answer, tidy
 from pflpipe.study import config
 from pflpipe.study.load import load_outline
 from pflpipe.study.study_spec import Outline
@@ -208,3 +213,44 @@ def test_five_lines_say_whether_it_helps_beside_what_whom_what_is_protected_and_
     assert "at most 8, protects one user with all of its rows" in protects
     assert "no search was made" in protects
     assert ("decided" in decides) == ("undecided" not in word)
+
+
+@pytest.mark.usefixtures("answered")
+def test_what_is_protected_is_said_of_certified_rows_also_beside_rows_with_a_larger_epsilon():
+    study = load_outline("good").study()
+    frame = tidy.read(RESULTS / "tables/good.csv")
+    nominal = frame[frame["claim"] == "certified"].tail(1)
+    beside = pd.concat([frame, nominal.assign(claim="nominal", epsilon_central=99.0)])
+    said = answer.protected(study, beside, RESULTS)
+    assert said == answer.protected(study, frame, RESULTS)
+    alone = beside[beside["claim"] == "nominal"]
+    assert "at most 99" in answer.protected(study, alone, RESULTS)
+
+
+def study_of(**changes: object) -> SimpleNamespace:
+    """Two runs of ten rounds, the first of which is a row twice."""
+    cells = [
+        SimpleNamespace(
+            privacy=SimpleNamespace(mechanism=mechanism, delta=1e-5),
+            partition=SimpleNamespace(kind="natural"),
+            departures=(),
+            plan_id="ten",
+        )
+        for mechanism in ("gaussian", "gaussian", "none")
+    ]
+    for path, value in changes.items():
+        *block, name = path.split("__")
+        setattr(getattr(cells[0], block[0]) if block else cells[0], name, value)
+    keys = ("a", "a", "b", "c")
+    rows = zip(keys, (cells[0], cells[0], *cells[1:]), strict=True)
+    return SimpleNamespace(rows=[SimpleNamespace(key=key, cell=cell) for key, cell in rows])
+
+
+def test_the_epsilon_of_all_runs_is_that_of_their_rounds_together(monkeypatch):
+    plan = Plan("gaussian", 2, 1.0, 30.0, sample_rate=1.0, rounds=10, delta=1e-5, clients=60)
+    monkeypatch.setattr(answer, "planned", lambda *_: SimpleNamespace(plan=plan))
+    twenty = accounting.epsilon(dataclasses.replace(plan, rounds=20), 1e-5)
+    assert answer.epsilon_of_all(study_of(), RESULTS) == pytest.approx(twenty, rel=0.02)
+    other = {"partition__kind": "iid"}, {"privacy__delta": 1e-3}, {"departures": ("no clip",)}
+    for changes in other:
+        assert answer.epsilon_of_all(study_of(**changes), RESULTS) is None

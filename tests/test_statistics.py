@@ -76,6 +76,22 @@ def test_equal_differences_are_a_point_and_a_rounding_error_is_none():
     assert paired(ours + 1, series(0.3, 0.7, 0.8)) == Difference(1.0, 1.0, 1.0, 3)
 
 
+@pytest.mark.parametrize("apart", [4.0, 2.0, 1.0, 0.7])
+def test_about_as_many_seeds_are_named_as_make_the_interval_leave_the_value_out(apart):
+    """With mean and spread as they are, at a level of 1 - alpha / 10 for one of a family."""
+
+    def half(seeds: int) -> float:
+        return 2.0 * float(stats.t.ppf(0.9975, seeds + 1)) / math.sqrt(seeds)
+
+    for mean, value in ((10 + apart, 10.0), (10 - apart, 10.0)):
+        known = Difference(mean, mean - half(3), mean + half(3), 3)
+        named = known.seeds_beside(value)
+        assert named is not None
+        assert half(named) < apart <= half(named - 1) or named == 4
+    assert known.seeds_beside(mean) is None, "no number of seeds"
+    assert known.seeds_beside(mean + 1e-3) is None, "more than anybody is told to run"
+
+
 # ---------------------------------------------------------------- the model of many lines
 
 

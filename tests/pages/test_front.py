@@ -79,6 +79,7 @@ def test_pages_that_ask_get_table_and_pictures_and_no_page_is_a_picture_s_reason
     page.write_text(f"Before.\n{blocks.block(front.ANSWER, '')}\nAfter.\n")
     assert front.write(tmp_path, found) == [page]
     assert re.search(r"Before\.\n.*\*\*FedRep\*\*.*After\.\n", page.read_text(), re.DOTALL)
+    assert "| SPI, 135 statements ¹ |" in page.read_text(), "no methods without rounds were tried"
     for name in front.PICTURES:
         assert (tmp_path / "docs/images" / name).read_bytes().startswith(b"\x89PNG")
 

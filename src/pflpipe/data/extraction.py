@@ -21,7 +21,7 @@ import torch
 from torch.nn.functional import adaptive_avg_pool2d, normalize
 
 from pflpipe.cells import Features
-from pflpipe.data import datasets, dead_leaves, sentences
+from pflpipe.data import datasets, dead_leaves, minilm
 from pflpipe.data.checks import IMAGES, example_shape
 from pflpipe.data.features import COMPONENTS, read, shape, texts
 from pflpipe.data.scattering import scatter
@@ -84,7 +84,7 @@ def of_texts(features: Features, data: Path, items: dict[str, np.ndarray]) -> di
         items: the index of each row's item, ``[N, 1]``, by the name of the part.
     """
     lines = texts(Path(str(features.file)), np.concatenate(list(items.values())))
-    vectors = sentences.encoded(lines, data.parent / "downloads")
+    vectors = minilm.encoded(lines, data.parent / "downloads")
     left, sizes, right = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
     turned = np.where(np.abs(right.min(1)) > right.max(1), -1, 1)  # a sign is nobody's choice
     components = (left * sizes * turned)[:, :COMPONENTS]

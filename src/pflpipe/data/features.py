@@ -24,7 +24,7 @@ PIN = "pin"
 """Arrays of a user's file: features of the training and test rows, and the text of the pin of the
 data set from whose rows they were made."""
 MODEL = "all-MiniLM-L6-v2"
-"""The network that makes features of items' texts (sentences.py)."""
+"""The network that makes features of items' texts (minilm.py)."""
 COMPONENTS = 16
 """Number of features of an item's text: of 8, 16, 32 and 99 principal components, 16 made learning
 alone best on validation rows of Jester."""

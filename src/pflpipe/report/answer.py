@@ -204,8 +204,10 @@ def who(one: Answer) -> str:
 
 
 def protected(study: Study, frame: pd.DataFrame, results: Path) -> str:
-    """Return what the epsilons protect, in the words of the data."""
-    private = frame[frame["claim"] != "none"]
+    """Return what the epsilons protect, in the words of the data: those of certified rows, which
+    the answer is about, if there are any."""
+    certified = frame[frame["claim"] == "certified"]
+    private = frame[frame["claim"] != "none"] if certified.empty else certified
     unit = ", ".join(unit for unit in dict.fromkeys(private.get("unit", ())) if unit) or "user"
     worst = comparison.largest(private["epsilon_central"])
     text = f"the ε of one run, at most {round_up(worst)}, protects one {unit} with all of its rows"

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pflpipe.cells import Features
-from pflpipe.data import datasets, extraction, features, sentences
+from pflpipe.data import datasets, extraction, features, minilm
 from pflpipe.errors import ConfigError, DataError
 
 LINES = [f"statement {number} says {number % 7}" for number in range(20)]
@@ -56,7 +56,7 @@ def test_the_network_is_bert_and_the_mean_of_its_tokens():
         keep(f"{name}.output.LayerNorm", layer.norm2)
         x = layer(x[None])[0]
     mean = x.mean(0).detach()
-    torch.testing.assert_close(sentences.vector(weights, numbers), mean / mean.norm())
+    torch.testing.assert_close(minilm.vector(weights, numbers), mean / mean.norm())
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def made_up(texts, root):
 
 
 def test_each_row_has_the_principal_components_of_its_items_text(answers, monkeypatch):
-    monkeypatch.setattr(sentences, "encoded", made_up)
+    monkeypatch.setattr(minilm, "encoded", made_up)
     wanted, target = block(answers.parent, LINES), answers.parent / "asked.text-0.npz"
     line = extraction.make(wanted, answers, target)
     assert line == "asked.text-0: 240 rows of 12 users, 2 classes, 16 features"
@@ -95,6 +95,10 @@ def test_each_row_has_the_principal_components_of_its_items_text(answers, monkey
     for part in ("train_images", "test_images"):
         items, x = getattr(raw, part)[:, 0].astype(int), getattr(found, part)
         np.testing.assert_allclose(x @ x.T, products[np.ix_(items, items)], atol=1e-5)
+        each = x[[list(items).index(item) for item in set(items)]]
+        loadings = apart[[*set(items)]].T @ each
+        if len(set(items)) == len(LINES):  # a sign is nobody's choice
+            assert (np.abs(loadings).max(0) == loadings.max(0)).all()
     again = answers.parent / "again.npz"
     extraction.make(wanted, answers, again)
     np.testing.assert_array_equal(datasets.load_arrays(again).train_images, found.train_images)
@@ -133,4 +137,4 @@ def test_only_items_have_texts(answers):
 def test_without_the_package_of_the_tokens_the_step_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
     with pytest.raises(ConfigError, match="needs the package tokenizers; pip install tokenizers"):
-        sentences.encoded(["a"], tmp_path)
+        minilm.encoded(["a"], tmp_path)
