@@ -371,11 +371,12 @@ def read(docs: Path) -> archive.Archive:
 
 
 def told(study: archive.Archive) -> tuple[list[str], dict[tuple[str, str, str], dict[str, str]]]:
-    """The sentences about a study, and its table by method, budget and claim."""
+    """The verdict and the sentences about a study, and its table by method, budget and claim."""
     (panel,) = panels(study)
     columns = one_study.lines(panel).values()
     table = {(row["method"], row["budget"], row["claim"]): row for row in columns}
-    return list(filter(None, one_study.said(panel))), table
+    said = [*sentences.paying(panel.verdicts), *one_study.said(panel)]
+    return list(filter(None, said)), table
 
 
 @pytest.fixture(scope="module")
@@ -390,16 +391,16 @@ def test_sentences_say_what_the_intervals_support(committed):
     assert said.pop(0) == "At ε = 2 and ε = 8, personalization pays: train feddpa."
     lacking = "(c) item effects with one number of each person; (d) methods without rounds"
     assert said[0] == f"Not among the rivals: {lacking}."
-    assert said[1] == f"At ε = 2, {alone}; at ε = 8, {alone}."
-    assert re.fullmatch(rf"At ε = 2, {best}; at ε = 8, {best}\.", said[2])
-    assert said[3].startswith(
+    assert said[1].startswith(
         "With feddpa at ε = 8, 100 % of the clients score above what they reach alone, 0 % "
         "below it, and 0 % below it by more than chance; the worst tenth of its clients is better "
         "than that of learning alone, +4"
     )
-    assert "; clients who were not there are better off than learning alone, +4" in said[3]
+    assert "; clients who were not there are better off than learning alone, +4" in said[1]
     price = "feddpa at ε = 8 is not distinguishable from fedavg without privacy, -"
-    assert said[4].startswith(price)
+    assert said[2].startswith(price)
+    assert said[3] == f"At ε = 2, {alone}; at ε = 8, {alone}."
+    assert re.fullmatch(rf"At ε = 2, {best}; at ε = 8, {best}\.", said[4])
     assert said[5].startswith("In this study feddpa (official code), as pflpipe imitates ")
     assert len(said) == 6
 
@@ -441,10 +442,10 @@ def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(committed):
     assert [key[1:] for key in table if key[0] == "fedper"] == [
         *(("ε = 2", "unreviewed"), ("ε = 8", "unreviewed"))
     ]
-    assert "fedper" not in "".join(said[:4])
-    assert "feddpa is the best of the certified personal models" in said[3]
-    assert "fedper (unreviewed) is better than learning alone" in said[4]
-    assert "feddpa is the best of the personal models, unreviewed ones included" in said[5]
+    assert "fedper" not in "".join(said[:6])
+    assert "feddpa is the best of the certified personal models" in said[5]
+    assert "fedper (unreviewed) is better than learning alone" in said[6]
+    assert "feddpa is the best of the personal models, unreviewed ones included" in said[7]
 
 
 def test_costs_have_three_digits_and_no_exponent(committed):
@@ -467,13 +468,27 @@ def test_two_seeds_support_no_word_of_comparison_and_no_bold(committed):
     assert not any(row["best"] for row in table.values())
 
 
-def test_what_somebody_wrote_about_a_studys_numbers_stays_at_the_top_of_its_page(docs):
+def test_a_page_begins_with_its_verdict_and_ends_with_how_it_was_made(docs):
+    (docs / "results/tiny" / one_study.FIGURE).touch()
+    text = tiny(docs).read_text()
+    parts = (
+        *("At ε = 2 and ε = 8, personalization pays: train feddpa.", "<!-- note -->"),
+        *("| method | budget |", f"(tiny/{one_study.FIGURE})", "## Who gains\n"),
+        *("1. With feddpa at ε = 8, 100 % of the clients", "## How it was made\n"),
+        *("12 dealt clients with 8 rows each", "covered by no ε", "<!-- table: tiny/table.csv -->"),
+    )
+    assert text.splitlines()[2].startswith(parts[0])
+    assert [text.count(part) for part in parts] == [1] * len(parts)
+    assert sorted(parts, key=text.index) == [*parts]
+
+
+def test_what_somebody_wrote_about_a_studys_numbers_stays_below_its_verdict(docs):
     page = tiny(docs)
     begin = "<!-- note -->\n"
     page.write_text(page.read_text().replace(begin, f"{begin}\n> Trained before.\n"))
     text = tiny(docs).read_text()
     assert text.count("> Trained before.") == 1
-    assert text.index("# ") < text.index("> Trained before.") < text.index("1. At")
+    assert text.index("\nAt ε = 2") < text.index("> Trained before.") < text.index("| method |")
     about = docs / "results/tiny/about.json"
     write_json(about, read_json(about) | {"missing": ["fedper"]})
     results.write(docs)

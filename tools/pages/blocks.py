@@ -10,7 +10,7 @@ from pflpipe.errors import ConfigError
 
 END = "<!-- end -->"
 NOTE = "note"
-"""The block of a page of results that somebody writes, above what the program writes."""
+"""The block of a page that somebody writes; on one of a study, below the verdict."""
 
 
 def split(text: str, name: str, location: str) -> tuple[str, str, str]:

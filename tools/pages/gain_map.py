@@ -26,7 +26,15 @@ from pflpipe.report.comparison import ALONE, MAIN
 from pflpipe.report.figures import style
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.statistics import Difference
-from pflpipe.report.verdicts import CONSTANT, DOES_NOT, KINDS, PAYS, RELEASED, Verdict
+from pflpipe.report.verdicts import (
+    CONSTANT,
+    DOES_NOT,
+    KINDS,
+    PAYS,
+    RELEASED,
+    UNDECIDED,
+    Verdict,
+)
 
 FIGURE = "map.png"
 WIDTH, COLOURS = 1000, 24
@@ -39,6 +47,15 @@ _LEGEND = (
 )
 _APART = 1.07
 """Factor between the marks of neighbouring lines at one number of people."""
+
+
+def counted(found: Sequence[Panel]) -> str:
+    """Return in how many regions personalization pays, does not, and is undecided."""
+    words = [one.word for panel in found for one in panel.verdicts.values()]
+    return (
+        f"Personalization pays in {words.count(PAYS)} of {len(words)} regions, does not pay in "
+        f"{words.count(DOES_NOT)} and is undecided in {words.count(UNDECIDED)}."
+    )
 
 
 def matrix(found: Sequence[Panel]) -> str:

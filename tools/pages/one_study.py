@@ -1,10 +1,11 @@
 """The page of one study and its table, written from its folder in ``docs/results/`` alone
 (archive.py).
 
-The page has what somebody wrote about the numbers, the figure, sentences whose words of comparison
-follow from intervals (sentences.py), and the best methods beside their rivals. ``table.csv`` has
-every line of the study with all columns; the site shows it below the page. A study of several
-numbers of people or of rows is a map (gain_map.py).
+The page begins with the verdict and what somebody wrote about it. Then come the best methods beside
+their rivals, the figure, sentences whose words of comparison follow from intervals (sentences.py),
+and last how the numbers were made. ``table.csv`` has every line of the study with all columns; the
+site shows it below the page. A study of several numbers of people or of rows is a map
+(gain_map.py).
 """
 
 from __future__ import annotations
@@ -134,18 +135,16 @@ def standings(panel: Panel) -> dict[str, across_studies.Standing]:
 
 
 def said(panel: Panel) -> Iterator[str]:
-    """Yield whether personalization pays at every budget; then, at the smallest and the largest
-    one, who beats learning alone and who is best; who gains, what privacy costs, and the nominal
-    claims that fail. Nothing is said where a study lacks what a
-    sentence compares with."""
-    yield from sentences.paying(panel.verdicts)
+    """Yield who gains and what privacy costs at the largest budget; then, at the smallest and the
+    largest one, who beats learning alone and who is best, and the nominal claims that fail. Nothing
+    is said where a study lacks what a sentence compares with."""
     budgets = [*panel.certified]
     ends = {budget: panel.certified[budget] for budget in (*budgets[:1], *budgets[-1:])}
+    if ends:
+        yield from _of_the_leader(panel, ends[budgets[-1]])
     shown = (*ends, NO_PRIVACY)
     of_groups = panel.of_groups
     yield from sentences.compared([one for one in panel.groups if one.budget in shown], of_groups)
-    if ends:
-        yield from _of_the_leader(panel, ends[budgets[-1]])
     yield from sentences.claims_that_fail([one for one in panel.groups if one.budget in shown])
 
 
@@ -227,30 +226,33 @@ def write(found: Sequence[Panel], folder: Path) -> str:
     if len(found) > 1:
         gain_map.draw(found, folder / gain_map.FIGURE)
         table, figure = gain_map.table(found), gain_map.FIGURE
-        parts = [gain_map.matrix(found)]
+        answers, best_lines, rest = [gain_map.counted(found)], gain_map.matrix(found), []
     else:
         columns = lines(found[0])
         table, figure = pd.DataFrame(columns.values()), FIGURE
-        parts = [numbered(said(found[0])), markdown(best(found[0], columns)).strip()]
+        answers = [*sentences.paying(found[0].verdicts)]
+        best_lines, rest = markdown(best(found[0], columns)).strip(), [*said(found[0])]
     table.to_csv(folder / TABLE, index=False, lineterminator="\n")
-    shown = [f"![{study.name}]({study.name}/{figure})"] * (folder / figure).is_file()
     where = f"{study.name}/{TABLE}"
-    setting = f"One setting: {found[0].setting}. " * (len(found) == 1)
-    return "\n\n".join(
-        [
-            f"# {about.title}",
-            f"Written by `make results`, but for the note. [How to read it](../results.md). "
-            f"{setting}All methods and columns: [{TABLE}]({where}).",
-            blocks.kept(folder.with_suffix(".md"), blocks.NOTE),
-            *shown,
-            *parts,
-            *filter(None, [wording.escaped(about.description)]),
-            wording.escaped(about.caption.removeprefix(about.title).lstrip(". ")),
-            _measured(about.measured.values()),
-            f"<!-- table: {where} -->",
-            f"{about.runs}\n",
-        ]
-    )
+    setting = f"{found[0].setting}. " * (len(found) == 1)
+    parts = [
+        f"# {about.title}",
+        wording.escaped(" ".join(answers)),
+        blocks.kept(folder.with_suffix(".md"), blocks.NOTE),
+        best_lines,
+        f"![{study.name}]({study.name}/{figure})" * (folder / figure).is_file(),
+        "## Who gains" * bool(rest),
+        numbered(rest),
+        "## How it was made",
+        f"By `make results`, but for the note. [How to read it](../results.md). {setting}"
+        f"All methods and columns: [{TABLE}]({where}).",
+        wording.escaped(about.description),
+        wording.escaped(about.caption.removeprefix(about.title).lstrip(". ")),
+        _measured(about.measured.values()),
+        f"<!-- table: {where} -->",
+        f"{about.runs}\n",
+    ]
+    return "\n\n".join(filter(None, parts))
 
 
 def _measured(ways: Iterable[str]) -> str:
