@@ -3,6 +3,8 @@ PYTHON ?= python3
 CORES ?= all
 # Test processes: a third one on two cores works while others wait for a server or for Snakemake.
 WORKERS ?= 3
+# RENEW=1: test-faults and test-cluster write what they saw into docs/reliability.*.
+RENEW ?=
 # CPU=1: without the GPU libraries (4 of 6 GB), where pip finds torch's own CPU wheels (README, Install).
 CPU ?=
 
@@ -70,10 +72,10 @@ docs-check: install ## build the site, run what README.md and docs/ say; needs c
 	$(PYTEST) -m docs $(call MARKED,docs)
 
 test-faults: install ## kills, full disks, dead servers, files that were tampered with
-	$(PYTEST) -m "faults and not night" $(call MARKED,faults)
+	$(PYTEST) $(if $(RENEW),--renew) -m "faults and not night" $(call MARKED,faults)
 
 test-cluster: install ## a study through a real one-node SLURM, which this starts and stops; needs slurm-wlm and munge
-	$(PYTEST) -m "cluster and not night" $(call MARKED,cluster)
+	$(PYTEST) $(if $(RENEW),--renew) -m "cluster and not night" $(call MARKED,cluster)
 
 nightly: install ## the tests that take longest, and the long versions of test-faults and test-cluster; also needs slurmdbd and mariadb-server
 	$(PYTEST) --long -m "faults or cluster or night"

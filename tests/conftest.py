@@ -27,18 +27,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="faults and clusters as often as a night has time for"
     )
+    parser.addoption("--renew", action="store_true", help="write the rows of docs/reliability.*")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give all test processes one place for what they share, and one gatherer of the rows of
-    docs/reliability.md: the first process makes both."""
+    """Give all test processes one place for what they share, made by the first process, which also
+    gathers the rows of docs/reliability.md if it is asked to."""
     if hasattr(config, "workerinput"):
         return
     os.environ[warm.FOLDER] = tempfile.mkdtemp(prefix="pflpipe-")
     os.environ["XDG_CONFIG_HOME"] = os.environ[warm.FOLDER]  # no profile of the user's own
     config.add_cleanup(lambda: shutil.rmtree(os.environ.pop(warm.FOLDER)))
-    if not config.getoption("--long"):
-        config.pluginmanager.register(Rows(), "rows-of-reliability")
+    reliability.gather(config)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,19 +74,3 @@ def pytest_runtest_makereport(item, call):
         rows = reliability.noted(item.nodeid)
         report.user_properties += [(reliability.PROPERTY, row) for row in rows]
     return report
-
-
-class Rows:
-    """Gathers the rows of the tests that ran, in the process that hears of all of them."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, list[tuple[str, str]]] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        rows = [tuple(row) for name, row in report.user_properties if name == reliability.PROPERTY]
-        if report.failed or (report.when == "call" and rows):
-            self.found[report.nodeid] = [] if report.failed else rows
-
-    def pytest_sessionfinish(self) -> None:
-        if self.found:
-            reliability.write(self.found)

@@ -1,10 +1,11 @@
 """The table of docs/reliability.md: what was done to the pipeline, and what came of it.
 
 A test notes its rows when it has seen them come true; conftest.py carries them from the process of
-the test to the one that writes docs/reliability.csv and the table of the page, at the end of ``make
-test-faults`` and ``make test-cluster``. The rows of a test that ran are replaced, those of one that
-failed are gone, those of all others stay. There are no times in them: the same tests write the same
-files. The table of the page has a line for each outcome.
+the test to the first one. That one writes docs/reliability.csv and the table of the page if it has
+the option ``--renew`` (``make test-faults RENEW=1``). Other sessions change neither file, because
+tests that run at the same time read them. The rows of a test that ran are replaced, those of one
+that failed are gone, those of all others stay. There are no times in them: the same tests write the
+same files. The table of the page has a line for each outcome.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 TESTS = Path(__file__).resolve().parent
 PAGE, ROWS = (TESTS.parent / f"docs/reliability{suffix}" for suffix in (".md", ".csv"))
@@ -105,3 +108,25 @@ def _exists(test: str) -> bool:
     file, _, name = test.partition("::")
     path, function = TESTS / file, name.partition("[")[0]
     return path.is_file() and f"def {function}(" in path.read_text(encoding="utf-8")
+
+
+def gather(config: pytest.Config) -> None:
+    """Let the session write the rows of its tests if it was asked to."""
+    if config.getoption("--renew"):
+        config.pluginmanager.register(Rows())
+
+
+class Rows:
+    """Gathers the rows of the tests that ran, in the process that hears of all of them."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[tuple[str, str]]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        rows = [tuple(row) for name, row in report.user_properties if name == PROPERTY]
+        if report.failed or (report.when == "call" and rows):
+            self.found[report.nodeid] = [] if report.failed else rows
+
+    def pytest_sessionfinish(self) -> None:
+        if self.found:
+            write(self.found)

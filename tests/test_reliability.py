@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+
 import reliability
 
 HERE = "test_reliability.py::test_a_test_that_ran_renews_its_rows_and_no_others"
@@ -53,3 +57,11 @@ def test_the_table_of_the_page_has_the_rows_on_file_and_each_is_of_a_test_that_i
     assert reliability.renewed(rows, {}) == rows
     page = reliability.PAGE.read_text(encoding="utf-8").partition(reliability.BEGIN)[2]
     assert page.partition(reliability.END)[0] == reliability.table(rows)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_only_a_session_that_is_asked_to_renews_the_page(asked):
+    manager = pytest.PytestPluginManager()
+    config = SimpleNamespace(getoption={"--renew": asked}.get, pluginmanager=manager)
+    reliability.gather(config)
+    assert any(isinstance(one, reliability.Rows) for one in manager.get_plugins()) == asked
