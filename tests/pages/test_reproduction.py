@@ -13,6 +13,7 @@ import fake_results
 import malformed
 from pages import blocks, publish, reproduction
 from pflpipe.errors import DataError
+from pflpipe.files import read_json
 from pflpipe.report import tidy
 from pflpipe.study.load import load_study
 from pflpipe.study.study_spec import Study
@@ -109,9 +110,11 @@ def test_a_study_comes_in_parts_and_keeps_what_an_earlier_machine_measured(made,
         *(("local_only", None), ("dp_fedavg", None), ("dp_fedavg", "clip norm 2")),
         ("feddpa", None),
     ]
-    text = page(results)
-    assert text.count("Measured on the first.") == text.count("Measured on the second.") == 1
-    assert "runs are finished" not in text
+    told = [
+        words for key, words in read_json(target.with_suffix(".json")).items() if key != "sha256"
+    ]
+    assert sorted(told) == ["Measured on the first.", *["Measured on the second."] * 3]
+    assert "runs are finished" not in page(results)
 
 
 def test_a_run_that_was_made_again_replaces_what_was_there(made):
@@ -121,7 +124,7 @@ def test_a_run_that_was_made_again_replaces_what_was_there(made):
     told = dict.fromkeys(frame["cell"], "Measured on the second.")
     target = reproduction.export(study, frame, told, results.parent / "docs")
     assert set(tidy.read(target)["personal_common"]) == {50.0}
-    assert "Measured on the first." not in page(results)
+    assert "Measured on the first." not in target.with_suffix(".json").read_text()
 
 
 def test_the_page_has_printed_and_honest_numbers_and_is_made_of_the_committed_files(made):
@@ -137,6 +140,8 @@ def test_the_page_has_printed_and_honest_numbers_and_is_made_of_the_committed_fi
     assert f"| FedDPA | {ours['feddpa']:.1f} |" in lines
     assert "| – paper | (49.75) |" in lines
     assert "Why: the multiplier is not printed." in lines
+    assert "[Its study](../studies/good.yaml)" in text
+    assert "[Its record](reproduction/good.json)" in text
     assert "Not explained." not in lines
     far = [line for line in lines if ", printed " in line]
     plain = ours["dp_fedavg"].iloc[0]

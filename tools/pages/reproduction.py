@@ -17,6 +17,7 @@ block has.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -100,7 +101,7 @@ def far(frame: pd.DataFrame) -> Iterator[str]:
 
 
 def _part(source: Path, studies: Path, page: Path) -> str:
-    frame, told = _read(source)
+    frame, _ = _read(source)
     study = load_study(source.stem, studies)
     shown = tidy.of_cells(study, frame["cell"])
     has_runs = list(frame["cell"]) == [cell.id for cell in shown.cells]
@@ -122,10 +123,16 @@ def _part(source: Path, studies: Path, page: Path) -> str:
         "\n".join(f"- {wording.escaped(text)}" for text in differences),
         "" if blocks.written(page, name) or not differences else "Not explained.",
         blocks.kept(page, name),
-        wording.escaped(study.description.strip()),
-        "\n\n".join(dict.fromkeys(told[str(cell)] for cell in frame["cell"])),
+        f"[Its study]({_link(study_file(study.name, studies), page)}) says what the paper leaves "
+        f"open and what was chosen. [Its record]({_link(source.with_suffix('.json'), page)}) says "
+        "where, with what and when each run was trained.",
     ]
     return "\n\n".join(filter(None, lines))
+
+
+def _link(file: Path, page: Path) -> str:
+    """Return the path of a file as a link of the page."""
+    return Path(os.path.relpath(file, page.parent)).as_posix()
 
 
 def _read(source: Path) -> tuple[pd.DataFrame, dict[str, str]]:
