@@ -69,6 +69,7 @@ CELLS = {
     "correlated": cell(groups=2, band=3),
     "buffered": cell(groups=4, buffers=1),
     "laplace": cell("appfl", mechanism="laplace"),
+    "secure noise": cell(mechanism="discrete_gaussian", noise="secure"),
     "secret cohorts, laplace": cell("appfl", mechanism="laplace", sample_rate=0.5),
     "sizes count": cell("feddpa", "official"),
     "public cohorts": cell("dp_fedsam", "official", sample_rate=0.5),

@@ -200,6 +200,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "groups": 1,
             "band": 1,
             "buffers": None,
+            "noise": budget.noise,
             "noise_multiplier": sigma,
             "sample_rate": training.sample_rate,
             "rounds": training.rounds,

@@ -155,7 +155,7 @@ def test_lock_file_pins_the_agreed_torch():
 
 def test_the_extras_stand_on_one_another_and_old_names_install_the_same():
     extras = project()["optional-dependencies"]
-    assert extras.keys() == {"engine", "all", "lab", "dev", "audit", "pipeline"}
+    assert extras.keys() == {"engine", "all", "lab", "dev", "secure", "audit", "pipeline"}
     assert "pflpipe[engine]" in extras["all"]
     assert (extras["audit"], extras["pipeline"]) == (["pflpipe[engine]"], ["pflpipe[all]"])
 

@@ -58,7 +58,7 @@ def make_place(place: Path, method: str = "feddpa", **changes) -> cells.Cell:
         "sample_rate": 0.7,
     }
     plan |= {"rounds": ROUNDS, "delta": 1e-3, "clients": 6, "adaptive": None}
-    plan |= {"groups": 1, "band": 1, "buffers": None}
+    plan |= {"groups": 1, "band": 1, "buffers": None, "noise": "reproducible"}
     files.write_json(place / "plan.json", {"plan": plan | changes})
     files.write_json(place / "cell.json", cell.to_dict())
     return cell

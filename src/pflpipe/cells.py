@@ -213,6 +213,11 @@ class Privacy:
     buffers: Annotated[int, Option(least=0, only=("band", 1))] = 0
     """number of buffers, each as large as a model, that correlate noise over all rounds (BLT) with
     less memory than a band of as many; 0 = none; sample_rate must be 1"""
+    noise: Annotated[
+        str, Option(choices=("reproducible", "secure"), only=("mechanism", "discrete_gaussian"))
+    ] = "reproducible"
+    """reproducible: who knows the settings can draw it again; secure: from the operating system,
+    so that nobody can, not even to repeat the run (privacy/secure.py)"""
     departures: Annotated[
         tuple[str, ...],
         Option(choices=tuple(sorted(OF_CALIBRATION)), distinct=True, only=("epsilon",)),

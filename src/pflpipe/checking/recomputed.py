@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import dp_accounting
@@ -87,7 +88,9 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
         "plan.delta": privacy.get("delta", 0.0 if laplace else None),
         "plan.clip_norm": privacy.get("clip_norm"),
         "plan.clients": settings["partition"].get("clients", plan["clients"]),
+        "plan.noise": privacy.get("noise", "reproducible"),
     }
+    found |= _grid(plan, found["plan.noise"])
     claimed = mechanism != "none"
     uncovered = alone or (departures and claimed) or "clip_quantile" in privacy
     turns = (1, 1) if fixed and (uncovered or rate < 1) else (groups, band)
@@ -215,6 +218,22 @@ def _noise(
     least = 0.0 if privacy.get("accountant") == "rdp" else 1 - CALIBRATED
     is_met = least <= reached / privacy["epsilon"] <= 1 + 1e-9
     return {} if is_met else {"settings.privacy.epsilon": reached}, []
+
+
+def _grid(plan: dict[str, Any], noise: str) -> dict[str, Any]:
+    """Return the whole numbers of secure noise: a message has at most 2^26 steps, and no more of
+    its square than keeps the noise at the multiplier, counted with fractions."""
+    if noise != "secure":
+        return {"grid": None}
+    share, multiplier = plan["clip_norm"] / plan["clients"], plan["noise_multiplier"]
+    step = 2.0 ** (math.frexp(share)[1] - 26)
+    scale = multiplier * (share / step)
+    return {
+        "grid.step": step,
+        "grid.message": step * plan["clients"] * (1 + 2**-19),
+        "grid.scale": scale,
+        "grid.length": int((Fraction(scale) / Fraction(multiplier)) ** 2),
+    }
 
 
 def _adaptive(privacy: dict[str, Any], multiplier: float, cohort: float) -> dict[str, Any]:

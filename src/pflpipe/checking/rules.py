@@ -198,6 +198,7 @@ def _audit(audit: dict[str, Any], row: dict[str, Any]) -> Iterator[str]:
         "buffered": plan["buffers"] is not None,
         "correlated": plan["groups"] > 1,
         "drawn": plan["sample_rate"] < 1,
+        "secure": plan["noise"] == "secure",
         plan["mechanism"]: True,
     }
     if any(holds != (word in words) for word, holds in said.items()):
@@ -244,6 +245,7 @@ def _warnings(row: dict[str, Any]) -> Iterator[str]:
     fixed = training.get("groups", 1) > 1 or privacy.get("band", 1) > 1 or "buffers" in privacy
     needed += ["cohorts are fixed in advance"] * fixed
     needed += ["clients are dealt"] * ("users" in settings["partition"])
+    needed += ["secure noise"] * ("noise" in privacy)
     for start in needed:
         if not any(warning.startswith(start) for warning in said):
             yield f"warnings: none begins with {start!r}"

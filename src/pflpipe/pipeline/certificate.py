@@ -115,6 +115,7 @@ def row(
         "warnings": values["warnings"],
         "departures": values["departures"],
         "plan": json_records.to_json(plan),
+        "grid": plan.grid and json_records.to_json(plan.grid),
         "counted": counted,
         "epsilons": {
             f"{name}{at}": values[f"epsilon_{name}{at}"] for name in EPSILONS for at in ("", "_1e5")

@@ -93,8 +93,11 @@ def make_plan(
         groups=groups,
         band=rounds if privacy.buffers else privacy.band,
         buffers=fitted(rounds, groups, privacy.buffers) if privacy.buffers else None,
+        noise=privacy.noise,
     )
     plan.check_fixed(names)
+    if plan.noise == "secure":
+        unless(not names, "privacy.noise secure: departures", ", ".join(sorted(names)), "none")
     if plan.adaptive is not None:
         check_adaptive(names)
     if privacy.epsilon is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -97,6 +98,30 @@ def clip(
             short = torch.where(finite.reshape(per_client), short, 0)
         clipped[name] = short
     return clipped, norms
+
+
+@torch.no_grad()
+def in_steps(tree: Mapping[str, Tensor], step: float, most: int, lead: int) -> dict[str, Tensor]:
+    """Return each client's update in whole numbers of steps, rounded towards zero, float64; zero
+    for a client whose sum of squares is above ``most``, which is below 2^53, or not a number.
+
+    The comparison is exact in any order of addition. Whole numbers below 2^53 are float64 numbers,
+    and rounding keeps order, so a sum that passes 2^53 stays there.
+
+    Args:
+        tree: name -> ``[..., M, *shape]``; not modified.
+        lead: number of leading axes, repeats and clients together.
+    """
+    whole = {name: torch.trunc(rows.double() / step) for name, rows in tree.items()}
+    squares: Any = sum(
+        rows.square().reshape(*rows.shape[:lead], math.prod(rows.shape[lead:])).sum(dim=-1)
+        for rows in whole.values()
+    )
+    kept = squares <= most
+    return {
+        name: torch.where(kept.reshape(*kept.shape, *[1] * (rows.ndim - lead)), rows, 0)
+        for name, rows in whole.items()
+    }
 
 
 def measure(

@@ -463,6 +463,11 @@ def _warnings(
             f"client takes part in up to {most} of {plan.rounds} rounds, whose noise is {noise}; "
             f"they count as one release of sensitivity {length:.6g} C"
         )
+    if plan.noise == "secure":
+        yield (
+            "secure noise comes from the operating system, and nobody can draw it again: the run "
+            "cannot be reproduced, and who starts it anew pays its epsilon again"
+        )
     for name in sorted(names & WITHOUT_BOUND.keys()):
         yield f"{name}: {WITHOUT_BOUND[name]}; no finite epsilon holds"
     if _shows_the_draw(plan, names):

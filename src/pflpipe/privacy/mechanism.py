@@ -23,9 +23,9 @@ Sums, noise and their total are float64 for updates of any dtype; the release is
 the end. The noise has no largest value (noise.py). Otherwise a release beyond this value would
 prove that a client is there.
 
-The generators are those of a simulator: reproducible, not cryptographic. Floating-point attacks on
-the noise are out of scope. After jax_privacy's execution plan and DP-FedAvg (McMahan et al., ICLR
-2018).
+The generators are those of a simulator: reproducible, not cryptographic, and floating-point attacks
+on the noise are out of scope; secure.py is without both limits. After jax_privacy's execution plan
+and DP-FedAvg (McMahan et al., ICLR 2018).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from torch import Tensor
 from pflpipe.errors import PrivacyError, nearest
 from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_departures
 from pflpipe.privacy import correlated
-from pflpipe.privacy.clipping import clip, for_clients, squares
+from pflpipe.privacy.clipping import clip, for_clients, in_steps, squares
 from pflpipe.privacy.departures import bounded, check_extras, deviation, weights
 from pflpipe.privacy.plan import Plan
 
@@ -116,7 +116,7 @@ def release(
 
     Args:
         generator: of this round's noise, ``seeds.release_rng``; of a plan with a band, the noise
-            itself, ``correlated.Correlated.at``.
+            itself, ``correlated.Correlated.at``, and of secure noise ``secure.drawn``.
         uploads: see Uploads; inputs are not modified.
         present: bool ``[..., M]``, the cohort. M may be smaller than the plan's if rows of clients
             not drawn are left out.
@@ -159,7 +159,7 @@ def release(
     # and the sum would show how far the signal has shifted them.
     return Released(
         sum={
-            name: (value + noise.get(name, 0.0)).to(clipped[name].dtype)
+            name: (value + noise.get(name, 0.0)).to(uploads.update[name].dtype)
             for name, value in signal.items()
         },
         messages=messages,
@@ -203,9 +203,12 @@ def _noise_of_sum(
     if plan.clip_norm is not None and plan.noise_multiplier is not None:
         spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
         spread = plan.law.spread(spread)
-    step = plan.law.step(spread)
+    step, grid = plan.law.step(spread), plan.grid
+    if grid:  # the draws of secure.py are whole numbers
+        spread = step = grid.step
+        clipped = in_steps(clipped, grid.message, grid.length, present.ndim)
     for name, rows in clipped.items():
-        if step:  # whole steps, towards zero, which makes no message longer
+        if step and not grid:  # whole steps, towards zero, which makes no message longer
             rows = torch.trunc(rows.double() / (step * plan.expected_cohort))
         total = _sum_over_clients(rows, present.double())
         # The public q M and not the number of clients drawn, which is private.
@@ -300,8 +303,10 @@ def _check(
 ) -> None:
     # Without departures only public facts can raise an error: shapes, dtypes, names and the scale.
     # A value that a client holds must not decide whether a round is released.
-    if isinstance(generator, np.random.Generator) == (plan.band > 1):
+    if isinstance(generator, np.random.Generator) == (plan.band > 1 or plan.noise == "secure"):
         expected = "one of NumPy, whose noise is float64 and the same on every device"
+        if plan.noise == "secure":
+            expected = "secure noise, which no generator draws"
         if plan.band > 1:
             expected = f"the noise of a round that is correlated by a band of {plan.band}"
         raise PrivacyError("release: generator", got=type(generator).__name__, expected=expected)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from pflpipe.privacy.mechanisms.base import Mechanism
 from pflpipe.privacy.noise_laws.band import Band
 from pflpipe.privacy.noise_laws.buffers import Buffers
 from pflpipe.privacy.noise_laws.independent import Independent
+from pflpipe.privacy.secure import Grid, grid
 
 LEAST, LARGEST = 1e-30, 1e30
 """Range of clip bounds, and of the noise on a released sum if it has any. float32 holds such
@@ -72,6 +74,7 @@ class Plan:
             made (correlated.py).
         buffers: what correlates the noise of a band of all rounds; ``None`` for the square root of
             the prefix sums.
+        noise: ``reproducible``, or ``secure`` (secure.py; discrete_gaussian only).
 
     Raises:
         PrivacyError: a value is missing, superfluous or out of its range.
@@ -89,6 +92,9 @@ class Plan:
     groups: Annotated[int, Option(least=1)] = 1
     band: Annotated[int, Option(least=1, only=("mechanism", "gaussian"))] = 1
     buffers: Buffers | None = None
+    noise: Annotated[
+        str, Option(choices=("reproducible", "secure"), only=("mechanism", "discrete_gaussian"))
+    ] = "reproducible"
 
     def __post_init__(self) -> None:
         _check(self)
@@ -111,6 +117,14 @@ class Plan:
             noise = self.clip_norm * self.noise_multiplier / self.expected_cohort
             what, expected = "noise on a released sum", f"a number from {LEAST:g} to {LARGEST:g}"
             unless(LEAST <= noise <= LARGEST, f"privacy plan: {what}", noise, expected)
+        _ = self.grid
+
+    @cached_property
+    def grid(self) -> Grid | None:
+        """Return the whole numbers of releases with secure noise, else None."""
+        if self.noise != "secure" or not (self.clip_norm and self.noise_multiplier):
+            return None
+        return grid(self.clip_norm, self.noise_multiplier, self.clients)
 
     @property
     def law(self) -> Mechanism:

@@ -27,6 +27,7 @@ from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.privacy.adaptive import HALF, multiplier_of_updates
 from pflpipe.privacy.clip_bits import BITS
 from pflpipe.privacy.cohorts import public_cohort
+from pflpipe.privacy.correlated import Drawn
 from pflpipe.privacy.departures import deviation
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.noise import normal
@@ -47,6 +48,7 @@ def of_release(
     present: Tensor,
     scale: Mapping[str, Tensor],
     released: Released,
+    secure: Drawn | None = None,
 ) -> Residuals:
     """Return the residuals after one more release.
 
@@ -57,6 +59,8 @@ def of_release(
         uploads, present, scale: arguments of the release, without repeats.
         released: the sum is compared; under departures of messages, every message of a client that
             is present.
+        secure: the noise of the round, if it is secure. Nobody can draw it again, so the check is
+            that the release has this noise, once and in the step of the plan on file.
     """
     took_part = {client for client, here in zip(clients, present.tolist(), strict=True) if here}
     # Both directions: present without being drawn, and drawn without being present.
@@ -71,7 +75,7 @@ def of_release(
         shapes = [
             tuple(value.shape if messages else value.shape[1:]) for value in uploads.update.values()
         ]
-        drawn = _standard(plan, key, residuals.releases, shapes)
+        drawn = secure(shapes) if secure else _standard(plan, key, residuals.releases, shapes)
         for (name, value), shape, standard in zip(
             uploads.update.items(), shapes, drawn, strict=True
         ):
@@ -80,7 +84,9 @@ def of_release(
                 deviation(name, uploads.update, uploads.extras, plan, departures, 1)
                 if messages
                 else noise.new_tensor(
-                    plan.law.spread(clip_norm * multiplier / plan.expected_cohort)
+                    plan.grid.step
+                    if plan.grid
+                    else plan.law.spread(clip_norm * multiplier / plan.expected_cohort)
                 )
             )
             # The same products in the same order as in mechanism.py: other orders round otherwise.

@@ -131,6 +131,7 @@ def _record(
     solver |= {"groups": training.groups} if training.groups > 1 else {}
     solver |= {"band": cell.privacy.band} if cell.privacy.band > 1 else {}
     solver |= {"buffers": cell.privacy.buffers} if cell.privacy.buffers else {}
+    solver |= {"noise": "secure"} if cell.privacy.noise == "secure" else {}
     for block in ("server", "features"):
         values = without_defaults(getattr(cell, block))
         solver |= {f"{block}.{name}": value for name, value in values.items()}

@@ -221,16 +221,18 @@ def one_round(
     if update:
         independent = release_rng(simulation.key, "noise", round)
         noise = simulation.correlated.at(round) if simulation.plan.band > 1 else independent
+        fresh = simulation.fresh(round, update) if simulation.plan.grid else None
         # The scale reads the model and the server state: functions of earlier releases.
         public = progress.params, progress.server
         with simulation.calls("scale", *public):
             scale = method.scale(*public, task)
         uploads = Uploads(update, computed.extras)
-        released = simulation.release(noise, uploads, present, plan, scale, simulation.departures)
+        rest = uploads, present, plan, scale, simulation.departures
+        released = simulation.release(fresh or noise, *rest)
         progress.releases += 1
         of_run = simulation.plan, simulation.departures, simulation.key
         progress.residuals = of_release(
-            progress.residuals, *of_run, clients, uploads, present, scale, released
+            progress.residuals, *of_run, clients, uploads, present, scale, released, fresh
         )
         new_states = simulation.absorb(new_states, released.messages)
         # ``aggregate`` gets the sum and nothing else of the release: its other fields are private.

@@ -39,6 +39,7 @@ from pflpipe.learning.augment import Augment
 from pflpipe.learning.metrics import BUILT_IN, Metric
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.registry import Resolved
+from pflpipe.privacy import secure
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.run_check import Residuals
@@ -135,6 +136,8 @@ def of_data(
     """
     cell, target = resolved.cell, device_of(device)
     row_code.check(cell)
+    if plan.grid:
+        secure.sampler(plan.grid.scale)
     scale = arrays.mean, arrays.std
 
     def examples(images: np.ndarray, labels: np.ndarray) -> Examples:
@@ -221,7 +224,8 @@ def train(
         file, states = checkpoints / f"{name}.pt", checkpoints / f"{name}.states"
         with run_lock.exclusive(checkpoints / f"{name}.lock", fingerprint, processes) as done:
             if not done:
-                checkpoint = Checkpoint(file, states, fingerprint, checkpoint_seconds)
+                once = simulation.plan.noise == "secure"
+                checkpoint = Checkpoint(file, states, fingerprint, checkpoint_seconds, once)
                 _train(simulation, cell, out, checkpoint, commit, report)
     except BaseException:
         report.note(failed=True)
@@ -249,7 +253,7 @@ def _train(
         if not processes.is_first:
             return
         report.show(progress)
-        if progress.round < simulation.plan.rounds:
+        if checkpoint.once or progress.round < simulation.plan.rounds:
             checkpoint.save_when_due(progress)
 
     progress = run(simulation, progress, on_round)
@@ -330,12 +334,16 @@ class Checkpoint:
     """A run's latest checkpoint, replaced atomically, at most every ``seconds`` seconds.
 
     The clients' states stay in the run's file ``states``; ``path`` has the row of each client.
+
+    With ``once``, of secure noise, there is one after every round, the last included: nothing of a
+    round has left the process before, so that no round is released twice.
     """
 
     path: Path
     states: Path
     fingerprint: str
     seconds: float
+    once: bool = False
 
     def __post_init__(self) -> None:
         self._saved = time.monotonic()
@@ -359,6 +367,8 @@ class Checkpoint:
             progress, problem = None, str(error)
         except (KeyError, TypeError) as error:  # of another version
             progress, problem = None, f"it cannot be read ({type(error).__name__})"
+        do = "remove it for a new run, which costs its epsilon again"
+        DataError.unless(not (self.once and problem), f"checkpoint {self.path}: {problem}", do=do)
         if simulation.processes.is_first:
             message = f"checkpoint {self.path}: {problem}; starting from round 1"
             if progress:
@@ -369,7 +379,8 @@ class Checkpoint:
     def save_when_due(self, progress: Progress) -> None:
         """Write the checkpoint if enough time has passed. A full disk loses the checkpoint, not the
         run."""
-        if time.monotonic() - self._saved < self.seconds or not progress.checked:
+        due = self.once or time.monotonic() - self._saved >= self.seconds
+        if not due or not progress.checked:
             return
         try:
             with atomic(self.path) as path:
@@ -378,6 +389,8 @@ class Checkpoint:
                 torch.save({"fingerprint": self.fingerprint, "progress": content}, path)
             self._noted = progress.states  # keeps its rows in the file from being overwritten
         except (OSError, DataError) as error:
+            if self.once:
+                raise
             print(f"warning: no checkpoint after round {progress.round}: {error}", file=sys.stderr)
         self._saved = time.monotonic()
 

@@ -20,15 +20,15 @@ from pflpipe import cells, trees
 from pflpipe.code import dependencies, guard
 from pflpipe.code.dependencies import Dependency
 from pflpipe.data.split import Split
-from pflpipe.errors import ConfigError
+from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.learning.gradients import saved_bytes
 from pflpipe.learning.losses import Loss, find
 from pflpipe.learning.networks import Network
 from pflpipe.learning.solvers import Batch, Schedule, Solver
 from pflpipe.learning.task import Batches, Task, Transform
 from pflpipe.methods.base import Method
-from pflpipe.privacy import adaptive, mechanism
-from pflpipe.privacy.correlated import Correlated
+from pflpipe.privacy import adaptive, mechanism, secure
+from pflpipe.privacy.correlated import Correlated, Drawn
 from pflpipe.privacy.mechanism import Released
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import numpy_rng, release_rng
@@ -179,6 +179,26 @@ class Simulation:
         """The noise of a plan with a band."""
         generator_of = functools.partial(release_rng, self.key, "noise")
         return Correlated(generator_of, self.plan.noise_law)
+
+    def fresh(self, round: int, update: Tree) -> Drawn:
+        """Return the secure noise of a round, counted from 0, for an update ``[K, *shape]``. The
+        first process draws it for all.
+
+        Raises:
+            PrivacyError: it was drawn before: another draw would be a second release.
+        """
+        assert self.plan.grid is not None
+        what, do = f"round {round + 1}: secure noise", "a new run costs its epsilon again"
+        PrivacyError.unless(round not in self._drawn, what, "drawn before", "one draw", do)
+        self._drawn.add(round)
+        numbers = torch.zeros(sum(rows[0].numel() for rows in update.values()), dtype=torch.int64)
+        if self.processes.is_first:
+            numbers = torch.from_numpy(secure.draw(self.plan.grid.scale, len(numbers)))
+        return secure.drawn(self.processes.from_first(numbers).numpy())
+
+    @cached_property
+    def _drawn(self) -> set[int]:
+        return set()
 
     @cached_property
     def least_rows(self) -> int:
