@@ -3,7 +3,7 @@ PYTHON ?= python3
 CORES ?= all
 # Test processes: a third one on two cores works while others wait for a server or for Snakemake.
 WORKERS ?= 3
-# RENEW=1: test-faults and test-cluster write what they saw into docs/reliability.*.
+# RENEW=1: test-faults and test-cluster write what they saw into docs/reliability.csv.
 RENEW ?=
 # CPU=1: without the GPU libraries (4 of 6 GB), where pip finds torch's own CPU wheels (README, Install).
 CPU ?=

@@ -27,12 +27,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="faults and clusters as often as a night has time for"
     )
-    parser.addoption("--renew", action="store_true", help="write the rows of docs/reliability.*")
+    parser.addoption("--renew", action="store_true", help="write docs/reliability.csv")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Give all test processes one place for what they share, made by the first process, which also
-    gathers the rows of docs/reliability.md if it is asked to."""
+    gathers the rows of docs/reliability.csv if it is asked to."""
     if hasattr(config, "workerinput"):
         return
     os.environ[warm.FOLDER] = tempfile.mkdtemp(prefix="pflpipe-")

@@ -1,11 +1,11 @@
-"""The table of docs/reliability.md: what was done to the pipeline, and what came of it.
+"""docs/reliability.csv, the table of docs/reliability.md: what was done to the pipeline, and what
+came of it.
 
 A test notes its rows when it has seen them come true; conftest.py carries them from the process of
-the test to the first one. That one writes docs/reliability.csv and the table of the page if it has
-the option ``--renew`` (``make test-faults RENEW=1``). Other sessions change neither file, because
-tests that run at the same time read them. The rows of a test that ran are replaced, those of one
-that failed are gone, those of all others stay. There are no times in them: the same tests write the
-same files. The table of the page has a line for each outcome.
+the test to the first one. That one writes the file if it has the option ``--renew`` (``make
+test-faults RENEW=1``). Other sessions leave it alone, because tests that run at the same time read
+it. The rows of a test that ran are replaced, those of one that failed are gone, those of all others
+stay. There are no times in them: the same tests write the same file.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-PAGE, ROWS = (TESTS.parent / f"docs/reliability{suffix}" for suffix in (".md", ".csv"))
+ROWS = TESTS.parent / "docs/reliability.csv"
 PROPERTY = "reliability"
-BEGIN, END = "<!-- faults: written by the tests -->\n", "<!-- end -->\n"
-HEAD = "| what was done | what came of it |\n|---|---|\n"
 COLUMNS = ["test", "fault", "outcome"]
 
 Row = tuple[str, str, str]
@@ -61,32 +59,6 @@ def renewed(rows: Iterable[Row], found: Mapping[str, Sequence[tuple[str, str]]])
     return sorted(kept + [(test, *row) for test, told in new.items() for row in told])
 
 
-def table(rows: Iterable[Row]) -> str:
-    """Return the table of the page: a line for each outcome."""
-    lines: dict[str, list[str]] = {}
-    for _, fault, outcome in rows:
-        lines.setdefault(outcome, []).append(fault)
-    told = (f"| {_joined(faults)} | {outcome} |\n" for outcome, faults in lines.items())
-    return HEAD + "".join(told)
-
-
-def _joined(faults: Iterable[str]) -> str:
-    """Return faults as one list, in which those with the same beginning or ending share it."""
-    endings: dict[str, dict[str, None]] = {}
-    for fault in faults:
-        separator = next((mark for mark in (": ", ", rule ") if mark in fault), "")
-        head, _, tail = fault.partition(separator) if separator else (fault, "", "")
-        endings.setdefault(head + separator, {})[tail] = None
-    alike: dict[str, list[str]] = {}
-    for head, tails in endings.items():
-        ending = ", ".join(tails)
-        if head.endswith(": "):
-            alike.setdefault(f": {ending}", []).append(head[:-2])
-        else:
-            alike[head + ending] = [""]
-    return "; ".join(", ".join(heads) + ending for ending, heads in alike.items())
-
-
 def read() -> list[Row]:
     """Return the rows on file."""
     with ROWS.open(encoding="utf-8", newline="") as file:
@@ -94,13 +66,10 @@ def read() -> list[Row]:
 
 
 def write(found: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Renew the rows on file, and the page."""
-    rows, text = renewed(read(), found), io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
+    """Renew the rows on file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *renewed(read(), found)])
     ROWS.write_text(text.getvalue(), encoding="utf-8")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(before + BEGIN + table(rows) + END + after, encoding="utf-8")
 
 
 def _exists(test: str) -> bool:

@@ -37,30 +37,13 @@ def test_rows_are_noted_for_the_test_that_runs(request):
     assert reliability.noted(request.node.nodeid) == []
 
 
-def test_rows_with_the_same_outcome_are_one_line():
-    rows = [
-        ("a.py::test_a[0]", "plan: emptied", "refused"),
-        ("a.py::test_a[1]", "plan: truncated", "refused"),
-        ("a.py::test_a[2]", "array: emptied", "refused"),
-        ("a.py::test_a[2]", "array: truncated", "refused"),
-        ("a.py::test_a[2]", "disk full, rule table", "refused"),
-        ("a.py::test_a[2]", "disk full, rule table", "it fails"),
-    ]
-    assert reliability.table(rows).removeprefix(reliability.HEAD).splitlines() == [
-        "| plan, array: emptied, truncated; disk full, rule table | refused |",
-        "| disk full, rule table | it fails |",
-    ]
-
-
-def test_the_table_of_the_page_has_the_rows_on_file_and_each_is_of_a_test_that_is_there():
+def test_each_row_on_file_is_of_a_test_that_is_there():
     rows = reliability.read()
     assert reliability.renewed(rows, {}) == rows
-    page = reliability.PAGE.read_text(encoding="utf-8").partition(reliability.BEGIN)[2]
-    assert page.partition(reliability.END)[0] == reliability.table(rows)
 
 
 @pytest.mark.parametrize("asked", [True, False])
-def test_only_a_session_that_is_asked_to_renews_the_page(asked):
+def test_only_a_session_that_is_asked_to_renews_the_rows(asked):
     manager = pytest.PytestPluginManager()
     config = SimpleNamespace(getoption={"--renew": asked}.get, pluginmanager=manager)
     reliability.gather(config)
