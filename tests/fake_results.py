@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.code.dependencies import claim_of
 from pflpipe.data.split import Split
 from pflpipe.files import write_json
 from pflpipe.methods import registry
@@ -208,7 +209,7 @@ def plan(cell: Cell) -> dict[str, Any]:
             "clients": _clients(cell),
         },
         "ledger": {
-            "claim": cell.claim,
+            "claim": claim_of(cell.privacy.mechanism, cell.departures, cell.outside),
             "departures": list(cell.departures),
             "adjacency": "zero_out",
             "trust": "central" if private else None,

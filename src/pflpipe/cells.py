@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pflpipe import json_records, options
 from pflpipe.code import dependencies, reference
-from pflpipe.code.dependencies import Dependency
+from pflpipe.code.dependencies import PLACEBO, Dependency
 from pflpipe.facts.datasets import DATASETS, DRAWN
 from pflpipe.facts.departures import OF_CALIBRATION, OF_LEARNING_RATE, OF_SIZES, SPLIT_CLIP
 from pflpipe.files import canonical_json
@@ -162,6 +162,10 @@ class Training:
     = never; training does not change"""
     evaluate_clients: Annotated[int, Option(least=0)] = 0
     """number of clients over which these accuracies are averaged, drawn once per seed; 0 = all"""
+    placebo: Annotated[bool, Option()] = False
+    """replace every client's update by zeros before it is clipped, so that the release is the noise
+    alone: the control of a private method, of which no table says that it is the best; the values
+    that a search tries for all methods are not tried for it"""
     evaluate_personal: Annotated[bool, Option()] = True
     """whether personal models are tested too; false tests only the released model, in one pass over
     the common test rows"""
@@ -453,7 +457,9 @@ class Cell:
 
     @property
     def claim(self) -> str:
-        """The claim of its row, one of ``CLAIMS``."""
+        """The claim of its row, one of ``CLAIMS`` or ``PLACEBO``."""
+        if self.training.placebo:
+            return PLACEBO
         return dependencies.claim_of(self.privacy.mechanism, self.departures, self.outside)
 
     @property

@@ -436,6 +436,38 @@ def test_more_than_three_budgets_show_the_smallest_a_middle_and_the_largest():
     assert list(shown) == ["no privacy", "ε = 0.5", "ε = 2", "ε = 8"]
 
 
+def test_a_placebo_stands_below_its_verdict_and_changes_no_word(monkeypatch):
+    """A made-up control with the best numbers of all, so that a winner would be it."""
+
+    def level(line: str, people: int, fraction: float, epsilon: float) -> tuple[float, ...]:
+        known = {"local_only": 40, "control": 70, "fedrep": 60 + epsilon}
+        return known.get(line, 50), 50, 50
+
+    monkeypatch.setattr(synthetic, "LINES", (*synthetic.LINES, "control"))
+    study = synthetic.made(level, people=(10,), fractions=(0.2,), epsilons=(2.0,))
+    control = study.runs["line"] == "control"
+    runs = study.runs.copy()
+    runs.loc[control, ["method", "line", "claim"]] = "fedrep", "fedrep (placebo)", "placebo"
+    (panel,) = panels(dataclasses.replace(study, runs=runs))
+    (without,) = panels(dataclasses.replace(study, runs=study.runs[~control]))
+    verdict = panel.verdicts["ε = 2"]
+    assert (verdict.word, verdict.group.label) == ("pays", "fedrep")
+    assert {kind: gap for kind, (_, gap) in verdict.beside.items()} == {
+        kind: gap for kind, (_, gap) in without.verdicts["ε = 2"].beside.items()
+    }
+    above, below = ([one.text for one in row] for row in results._verdicts("made_up", panel))
+    assert above[3:5] == ["pays", "fedrep"]
+    assert below[:6] == ["made_up", "ε = 2", "–", "placebo", "fedrep", above[5]]
+    assert below[6].startswith("+20.0 ("), "beside (a), the own constant"
+    assert len(below) == len(above)
+    (rows,) = one_study.best(panel, one_study.lines(panel)).sections
+    (line,) = (row for row in rows if row[0].text == "fedrep (placebo)")
+    assert not any(entry.bold for entry in line)
+    assert "With the noise alone and nobody's update, at ε = 2, fedrep (placebo) is better" in (
+        " ".join(one_study.said(panel))
+    )
+
+
 def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(committed):
     claim = committed.runs["claim"].mask(committed.runs["method"] == "fedper", "unreviewed")
     said, table = told(dataclasses.replace(committed, runs=committed.runs.assign(claim=claim)))

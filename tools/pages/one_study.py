@@ -20,6 +20,7 @@ import pandas as pd
 from pages import across_studies, archive, blocks, gain_map, gains, wording
 from pages.gains import cost, curve
 from pages.panel import Panel, Section
+from pflpipe.code.dependencies import PLACEBO
 from pflpipe.report import comparison, sentences, statistics
 from pflpipe.report.comparison import ALONE, OPEN, PLAIN, Group, epsilon_text, finite, over_seeds
 from pflpipe.report.render_table import Entry, Table, markdown
@@ -27,7 +28,7 @@ from pflpipe.report.statistics import Difference
 from pflpipe.report.verdicts import RELEASED, untouched
 from pflpipe.study.settings import NO_PRIVACY
 
-FIGURE, TABLE = "privacy_utility.png", "table.csv"
+FIGURE, TABLE, GROUPS = "privacy_utility.png", "table.csv", "groups.csv"
 SHOWN = 2
 """How many of the certified lines of a budget a page shows, the largest mean first; of the
 smallest, a middle and the largest budget."""
@@ -182,9 +183,10 @@ def best(panel: Panel, found: Mapping[Group, Mapping[str, str]]) -> Table:
     certified = [*panel.certified.values()]
     middle = certified[len(certified) // 2 :][:1]
     budgets = {one.budget for one in (*certified[:1], *middle, *certified[-1:])}
+    claims = ("none", "certified", PLACEBO)
     shown: list[Group] = []
     for section in panel.sections:
-        if section.budget in (NO_PRIVACY, *budgets) and section.claim in ("none", "certified"):
+        if section.budget in (NO_PRIVACY, *budgets) and section.claim in claims:
             kept = _kept(panel, section)
             shown += [group for group in section.groups if group in kept]
     rows = tuple(
@@ -198,6 +200,8 @@ def best(panel: Panel, found: Mapping[Group, Mapping[str, str]]) -> Table:
 
 
 def _kept(panel: Panel, section: Section) -> list[Group | None]:
+    if section.claim == PLACEBO:
+        return [panel.placebo(section.budget)]
     verdict = panel.verdicts.get(section.budget)
     rivals = [panel.released(section.budget), panel.find(section.budget, PLAIN)]
     return [*section.groups[:SHOWN], *rivals, *([verdict.group] if verdict else ())]
@@ -219,6 +223,24 @@ def _notes(panel: Panel) -> Iterator[str]:
         yield f"Not personal, but the released model for everybody: {', '.join(same)}."
 
 
+def by_group(gains: pd.DataFrame) -> Table:
+    """Return the gains by group of people, which tools/gain_by_group.py has written, at the
+    smallest, a middle and the largest budget."""
+    budgets = list(gains["budget"].unique())
+    shown = list(dict.fromkeys([budgets[0], budgets[len(budgets) // 2], budgets[-1]]))
+    rows: dict[str, list[str]] = {}
+    for one in gains[gains["budget"].isin(shown)].to_dict("records"):
+        row = rows.setdefault(one["group"], [one["group"], f"{one['people']:,}"])
+        row.append(wording.number(Difference(one["gain"], one["low"], one["high"], 0)))
+    first = gains.drop_duplicates("budget").set_index("budget").loc[shown]
+    header = [f"{one.method} to {one.rival}, {budget}" for budget, one in first.iterrows()]
+    caption = (
+        "the gain of the verdict's personal model over the strongest rival, by columns of people."
+    )
+    entries = tuple(tuple(map(Entry, row)) for row in rows.values())
+    return Table("groups", caption, (), ("group", "people", *header), (entries,), 1)
+
+
 def write(found: Sequence[Panel], folder: Path) -> str:
     """Write the table of a study into its ``folder``, and return its page, which lies beside it in
     ``docs/results/``."""
@@ -233,7 +255,7 @@ def write(found: Sequence[Panel], folder: Path) -> str:
         answers = [*sentences.paying(found[0].verdicts)]
         best_lines, rest = markdown(best(found[0], columns)).strip(), [*said(found[0])]
     table.to_csv(folder / TABLE, index=False, lineterminator="\n")
-    where = f"{study.name}/{TABLE}"
+    where, groups = f"{study.name}/{TABLE}", folder / GROUPS
     setting = f"{found[0].setting}. " * (len(found) == 1)
     parts = [
         f"# {about.title}",
@@ -243,6 +265,7 @@ def write(found: Sequence[Panel], folder: Path) -> str:
         f"![{study.name}]({study.name}/{figure})" * (folder / figure).is_file(),
         "## Who gains" * bool(rest),
         numbered(rest),
+        markdown(by_group(pd.read_csv(groups))).strip() if groups.is_file() else "",
         "## How it was made",
         f"By `make results`, but for the note. [How to read it](../results.md). {setting}"
         f"All methods and columns: [{TABLE}]({where}).",

@@ -15,6 +15,7 @@ import pandas as pd
 
 from pages.archive import SETTING, Archive, is_new
 from pages.gains import gains
+from pflpipe.code.dependencies import CLAIMS, PLACEBO
 from pflpipe.report import comparison, statistics, verdicts
 from pflpipe.report.comparison import ALONE, MAIN, PLAIN, Group
 from pflpipe.report.statistics import Contest, Difference, People
@@ -117,6 +118,13 @@ class Panel:
         """Return a group; None if there is none."""
         return comparison.find(self.groups, label, budget)
 
+    def placebo(self, budget: str) -> Group | None:
+        """Return the control of the personal model of a verdict; None if the study has none."""
+        verdict = self.verdicts.get(budget)
+        wanted = verdict and (verdict.group.method, budget)
+        found = comparison.of_claim(self.groups, PLACEBO)
+        return next((one for one in found if (one.method, one.budget) == wanted), None)
+
     @cached_property
     def certified(self) -> dict[str, Section]:
         """The certified sections by budget, the largest budget last."""
@@ -153,15 +161,16 @@ class Panel:
     def _people(self) -> People:
         """Return what the archive knows of single people: of personal models, and of released ones
         that are the personal ones of a line."""
+        competing = comparison.of_claim(self.groups, *CLAIMS)
         inside = {name: held.index[~is_new(held)] for name, held in self.study.held.items()}
         known: dict[Line, dict[int, pd.Series[float]]] = {
             Line(group): {
                 row["seed"]: self.study.percent.loc[inside[row["partition"]], row["cell"]]
                 for row in group.rows.to_dict("records")
             }
-            for group in self.groups
+            for group in competing
         }
-        for group in filter(untouched, self.groups):
+        for group in filter(untouched, competing):
             known[Line(group, RELEASED)] = known[Line(group)]
         if self.constant is not None:
             known[Line(self.constant)] = {

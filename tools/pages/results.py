@@ -28,8 +28,10 @@ from pages import (
 )
 from pages.archive import Archive
 from pages.panel import Panel, panels
+from pflpipe.code.dependencies import PLACEBO
 from pflpipe.files import write_text
-from pflpipe.report.comparison import PLAIN
+from pflpipe.report import comparison
+from pflpipe.report.comparison import PLAIN, Group
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.statistics import Difference
 from pflpipe.study.settings import round_up
@@ -153,21 +155,22 @@ def _verdicts(name: str, panel: Panel) -> Iterator[tuple[Entry, ...]]:
         beside = {kind: (line.group.label, one) for kind, (line, one) in one.beside.items()}
         known = [text for kind in "ab" for text in _rival(beside.get(kind))]
         others = [" ".join(_rival(beside[kind])) for kind in "cd" if kind in beside]
-        parts = [one.group.mean(f"size_{part}") for part in gains.PARTS["size"]]
-        worse, searched = one.group.mean("worse"), one.group.first("epsilon_with_search")
-        texts = [
-            *(
-                name,
-                budget,
-                "–" if searched is None else round_up(searched),
-                one.word,
-                one.group.label,
-                *known,
-            ),
-            *(", ".join(others) or "not in the study", f"{worse:.0f} %" if worse >= 0 else "–"),
-            ", ".join(f"{part:+.1f}" for part in parts if math.isfinite(part)),
-        ]
-        yield tuple(map(Entry, texts))
+        searched = one.group.first("epsilon_with_search")
+        texts = ["–" if searched is None else round_up(searched), one.word, one.group.label, *known]
+        texts += [", ".join(others) or "not in the study", *_who_gains(one.group)]
+        yield tuple(map(Entry, [name, budget, *texts]))
+        if (control := panel.placebo(budget)) is not None:
+            rival = one.beside["a"][0].group
+            gap = comparison.against([control], rival, people=panel.of_groups)[control]
+            texts = ["–", PLACEBO, control.method, *_rival((rival.label, gap)), "–", "–", "–"]
+            yield tuple(map(Entry, [name, budget, *texts, *_who_gains(control)]))
+
+
+def _who_gains(group: Group) -> tuple[str, str]:
+    worse = group.mean("worse")
+    parts = [group.mean(f"size_{part}") for part in gains.PARTS["size"]]
+    by_fifth = ", ".join(f"{part:+.1f}" for part in parts if math.isfinite(part))
+    return f"{worse:.0f} %" if worse >= 0 else "–", by_fifth
 
 
 def _rival(found: tuple[str, Difference] | None) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pflpipe.code.dependencies import PLACEBO
 from pflpipe.report.render_table import Entry, Table, markdown
 
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -35,7 +36,7 @@ def tables(file: Path) -> str:
     """Return the tables of a file as Markdown: parts of its columns, or one table."""
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)
     if "best" in frame:
-        marked = frame["claim"].isin(("nominal", "unreviewed"))
+        marked = frame["claim"].isin(("nominal", "unreviewed", PLACEBO))
         frame.loc[marked, "budget"] += " (" + frame["claim"] + ")"
     parts: Mapping[str, tuple[str, ...]] = {"all": ("*",)}
     for column, known in {"best": PARTS, "rival": ACROSS, "sentence": AUDITS}.items():

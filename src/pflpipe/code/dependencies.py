@@ -30,6 +30,9 @@ CLAIMS = ("certified", "unreviewed", "nominal", "none")
 WITHOUT_DEPARTURES = CLAIMS[:2]
 """Claims whose epsilon is ``epsilon_central``. If certified, it holds; if unreviewed, it holds only
 if the code of ``unreviewed`` keeps the rules."""
+PLACEBO = "placebo"
+"""In tables, in place of the claim of a row with ``training.placebo``: it competes with no other.
+Its ledger is that of the row with updates."""
 
 
 @dataclass(frozen=True)

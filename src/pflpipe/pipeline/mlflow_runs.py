@@ -19,6 +19,7 @@ import pandas as pd
 from pflpipe import json_records
 from pflpipe.cells import Cell
 from pflpipe.code import dependencies
+from pflpipe.code.dependencies import PLACEBO
 from pflpipe.files import canonical_json
 from pflpipe.methods import registry, row_code
 from pflpipe.privacy.ledger import Planned
@@ -43,6 +44,7 @@ _CLAIMS = {
     "unreviewed": "unreviewed: this ε holds only if code from outside keeps the rules",
     "nominal": "nominal: the method states less than this ε, which is the one that holds",
     "none": "no privacy",
+    PLACEBO: "placebo: the noise alone, and nobody's update",
 }
 Point = tuple[str, float, int, int]
 """Name, value, time in milliseconds, step."""
@@ -345,7 +347,8 @@ def claim_and_epsilon(cell: Cell, plans: Iterable[Planned]) -> tuple[str, float 
     ledgers = [planned.ledger for planned in plans]
     if ledgers[0].claim == "none":
         return "none", math.inf if registry.of(cell).about.sends else None
-    return ledgers[0].claim, largest(ledger.epsilon_central for ledger in ledgers)
+    claim = PLACEBO if cell.training.placebo else ledgers[0].claim
+    return claim, largest(ledger.epsilon_central for ledger in ledgers)
 
 
 def _means(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.code.dependencies import CLAIMS, PLACEBO, WITHOUT_DEPARTURES
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric
 from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
@@ -52,6 +52,7 @@ _CLAIM_NOTES = {
         "Nominal: the number the paper would print for a mechanism with departures that break it; "
         "the honest ε is what that mechanism provides."
     ),
+    PLACEBO: "Placebo: the same noise and nobody's update, so that nothing is learned from others.",
 }
 """What a reader must know about rows whose epsilon is not certified."""
 # The columns that make a published and a certified run comparable.
@@ -88,7 +89,7 @@ class Group:
 
     @property
     def claim(self) -> str:
-        """One of ``dependencies.CLAIMS``."""
+        """One of ``dependencies.CLAIMS``, or ``PLACEBO``."""
         return str(self.first("claim"))
 
     @property
@@ -101,7 +102,7 @@ class Group:
         """Sorting key of sections: no privacy first, as the reference; then increasing budgets,
         certified before nominal."""
         kind, _, value = self.budget.partition(" = ")
-        return kind != NO_PRIVACY, kind, float(value or 0), CLAIMS.index(self.claim)
+        return kind != NO_PRIVACY, kind, float(value or 0), (*CLAIMS, PLACEBO).index(self.claim)
 
     @property
     def facet_text(self) -> str:
@@ -217,9 +218,9 @@ def table(members: Iterable[Group], column: str = MAIN) -> pd.DataFrame:
 def contest(
     members: Iterable[Group], column: str = MAIN, sign: int = 1, people: People | None = None
 ) -> Contest | None:
-    """Return who may be the best of groups; see ``statistics.contest``. ``sign`` is -1 where less
-    is better."""
-    return statistics.contest(sign * table(members, column), people)
+    """Return who may be the best of groups, of which a placebo is none; see ``statistics.contest``.
+    ``sign`` is -1 where less is better."""
+    return statistics.contest(sign * table(of_claim(members, *CLAIMS), column), people)
 
 
 def best(members: Iterable[Group], column: str = MAIN, sign: int = 1) -> frozenset[Group]:
@@ -312,7 +313,7 @@ def epsilon_text(group: Group) -> str:
     if group.claim == "none":
         return "∞" if group.sends else "–"
     honest = group.worst("epsilon_central")
-    if group.claim in WITHOUT_DEPARTURES:
+    if group.claim in (*WITHOUT_DEPARTURES, PLACEBO):
         return honest
     delta, nominal = group.first("delta"), largest(group.rows["epsilon_nominal"])
     at = "" if delta is None else f" at δ={delta:g}"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from pflpipe.code.dependencies import PLACEBO
 from pflpipe.methods import registry
 from pflpipe.report import cards, comparison, verdicts
 from pflpipe.report.comparison import ALONE, Group, by_budget, largest, of_claim
@@ -109,7 +110,7 @@ def spent(budget: str, members: Sequence[Group]) -> str:
 
 def compared(groups: Sequence[Group], people: People | None = None) -> Iterator[str]:
     """Yield which method is better than learning alone and which may be the best: among certified
-    groups, then among certified and unreviewed ones together."""
+    groups, then among certified and unreviewed ones together; and how placebos stand."""
     baseline = comparison.find(of_claim(groups, "none"), ALONE)
     certified, unreviewed = (by_budget(of_claim(groups, c)) for c in ("certified", "unreviewed"))
     everything = {budget: [*certified.get(budget, ()), *new] for budget, new in unreviewed.items()}
@@ -120,6 +121,9 @@ def compared(groups: Sequence[Group], people: People | None = None) -> Iterator[
         alone = over(shown, lambda budget: baseline, f"learning alone ({ALONE})", people)
         yield from filter(None, [alone])
         yield from leaders(rivals, whose, people)
+    placebos = by_budget(of_claim(groups, PLACEBO))
+    if said := over(placebos, lambda budget: baseline, f"learning alone ({ALONE})", people):
+        yield f"With the noise alone and nobody's update, {said[:1].lower()}{said[1:]}"
 
 
 def over(

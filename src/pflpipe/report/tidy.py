@@ -18,7 +18,7 @@ import pandas as pd
 from pflpipe import json_records
 from pflpipe.cells import Cell, without_defaults
 from pflpipe.code import dependencies
-from pflpipe.code.dependencies import WITHOUT_DEPARTURES
+from pflpipe.code.dependencies import PLACEBO, WITHOUT_DEPARTURES
 from pflpipe.errors import DataError
 from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import AGAIN, atomic, intact
@@ -148,6 +148,7 @@ def _record(
         "hyperparameters": json.dumps(cell.hyperparameters | solver, sort_keys=True),
         "profile": cell.profile,
         **{name: _number(name, getattr(ledger, name)) for name in _LEDGER},
+        "claim": PLACEBO if training.placebo else ledger.claim,
         "unit": None if ledger.claim == "none" else ledger.unit,
         "departures": "+".join(cell.departures) or None,
         "epsilon_published": epsilon_as_published.epsilon(cell, plans),

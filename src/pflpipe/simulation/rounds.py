@@ -203,6 +203,8 @@ def one_round(
         sample = Sample.begin(simulation.key, progress, clients)
     computed = local_updates(simulation, progress, clients)
     update = computed.update
+    if simulation.training.placebo:
+        update = Update({name: torch.zeros_like(value) for name, value in update.items()})
     new_states: Tree = computed.states
     # Clients without examples take part, with an update of zeros, but have no loss.
     trained = present & torch.tensor(

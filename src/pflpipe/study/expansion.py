@@ -241,8 +241,10 @@ def points(
 def _searched(
     document: Mapping[str, Any], entry: Mapping[str, Any]
 ) -> dict[str, list[Any] | SearchRange]:
-    """Return dotted path -> values that the search tries for an entry: the shared and its own."""
-    shared = document.get("search", {}).get("values", {})
+    """Return dotted path -> values that the search tries for an entry: its own, and the
+    shared ones unless it is a placebo, which has the values of what it is the control of."""
+    placebo = entry.get("training", {}).get("placebo")
+    shared = {} if placebo else document.get("search", {}).get("values", {})
     about = registry.info(entry["name"], entry["source"]).about
     # Otherwise equal runs would count as different candidates.
     without = {"privacy": not about.private, "server": not about.sends}

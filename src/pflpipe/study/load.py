@@ -329,6 +329,8 @@ def _cell(values: dict[str, Any], entry: dict[str, Any], file: Path) -> Cell:
     if "features" in blocks:
         with problems.at():
             features.check(blocks["features"], str(values.get("dataset", "")))
+    if "training" in blocks and blocks["training"].placebo and not about.private:
+        problems.refuse(f"training.placebo of {name}", got="no noise", expected="a private method")
     batch_size = blocks["training"].batch_size if "training" in blocks else None
     if "sample_level_calibration" in departures and batch_size == 0:
         do = "the official code calibrates its noise to the batch size"

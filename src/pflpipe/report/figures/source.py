@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pflpipe.code.dependencies import CLAIMS
 from pflpipe.errors import DataError
 from pflpipe.learning.metrics import Metric
 from pflpipe.methods import registry
@@ -48,8 +49,8 @@ class Source:
     @cached_property
     def panels(self) -> tuple[Panel, ...]:
         """Facets x budgets, in the study's order; one panel without a budget if nothing is private.
-        The baseline is always shown."""
-        groups = comparison.groups(self.study, self.frame)
+        The baseline is always shown, a placebo never."""
+        groups = comparison.of_claim(comparison.groups(self.study, self.frame), *CLAIMS)
         chosen = [group for group in groups if self._is_chosen(group)]
         budgets = dict.fromkeys(group.budget for group in chosen if group.budget != NO_PRIVACY)
         panels = []
