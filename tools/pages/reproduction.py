@@ -112,13 +112,17 @@ def _part(source: Path, studies: Path, page: Path) -> str:
         )
     differences = list(far(frame))
     table = paper_table.table(shown, study.layout, frame)
+    # The heading has the title, and the note on top says for all tables that no ε covers these.
+    quantity = table.caption.partition("In the layout of the paper: ")[2].partition(". ")[0]
     notes = tuple(one for one in table.notes if one.startswith("ε: "))
     name = f"{blocks.NOTE}: {study.name}"
     missing = len(study.rows) - len(shown.rows)
     lines = [
         f"## {study.title}",
         f"{len(shown.rows)} of {len(study.rows)} runs are finished." if missing else "",
-        markdown(dataclasses.replace(table, notes=notes)).strip(),
+        markdown(
+            dataclasses.replace(table, name=study.name, caption=quantity, notes=notes)
+        ).strip(),
         f"Farther than {FAR:g} points from the print:" if differences else "",
         "\n".join(f"- {wording.escaped(text)}" for text in differences),
         "" if blocks.written(page, name) or not differences else "Not explained.",

@@ -221,8 +221,8 @@ class Line:
         return self.candidates[0].rows[0].cell.method
 
     def edges(self, values: Mapping[str, Any]) -> dict[str, str]:
-        """Return for each value that was drawn from a range in which outer tenth of it lies:
-        ``low``, ``high`` or empty."""
+        """Return path -> ``low`` or ``high`` if the value lies in that outer tenth of its range,
+        else empty. Values that were not drawn from a range are left out."""
         ranges = (
             (p, given) for p, given in self.searched.items() if isinstance(given, SearchRange)
         )
