@@ -134,7 +134,7 @@ report: install ## results/report.html: the quickstart and its published version
 lock: ## resolve both requirements.lock again, keeping the present pins (UPGRADE=--upgrade: newest)
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet uv
-	build/lock/bin/uv pip compile --quiet $(UPGRADE) --all-extras --universal --python-version 3.11 --no-emit-index-url \
+	build/lock/bin/uv pip compile --quiet $(UPGRADE) --extra all --extra lab --extra dev --extra secure --universal --python-version 3.11 --no-emit-index-url \
 	  --no-annotate --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 	build/lock/bin/uv pip compile --quiet $(UPGRADE) --universal --python-version 3.11 --no-emit-index-url \
 	  --no-annotate --custom-compile-command "make lock" --output-file tools/benchmarks/peers/requirements.lock tools/benchmarks/peers/requirements.in

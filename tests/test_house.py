@@ -136,7 +136,7 @@ def test_lock_file_names_no_package_index():
 
 
 def test_lock_file_pins_everything_that_pyproject_names():
-    wanted = requirements(*project()["optional-dependencies"])
+    wanted = requirements(*project()["optional-dependencies"].keys() - {"flower"})
     names = {normalised(re.match(r"[\w.-]+", requirement)[0]) for requirement in wanted}
     assert names - set(locked()) == set()
     assert "setuptools" in locked(), "make install builds the package without fetching a build tool"
@@ -155,7 +155,8 @@ def test_lock_file_pins_the_agreed_torch():
 
 def test_the_extras_stand_on_one_another_and_old_names_install_the_same():
     extras = project()["optional-dependencies"]
-    assert extras.keys() == {"engine", "all", "lab", "dev", "secure", "audit", "pipeline"}
+    named = {"engine", "all", "lab", "dev", "secure", "flower", "audit", "pipeline"}
+    assert extras.keys() == named
     assert "pflpipe[engine]" in extras["all"]
     assert (extras["audit"], extras["pipeline"]) == (["pflpipe[engine]"], ["pflpipe[all]"])
 

@@ -59,8 +59,13 @@ def write(study: Study, results: Path, data: Path) -> Path:
         | {"code": code(one.cell, one.run, measures, results)}
         for one in study.rows
     ]
-    target = results / "tables" / f"{study.name}.certificate.json"
-    about = {"format": FORMAT, "study": study.name, "pflpipe": __version__}
+    return save(study.name, rows, results)
+
+
+def save(name: str, rows: list[dict[str, Any]], results: Path) -> Path:
+    """Write ``results/tables/<name>.certificate.json`` with these rows and return it."""
+    target = results / "tables" / f"{name}.certificate.json"
+    about = {"format": FORMAT, "study": name, "pflpipe": __version__}
     write_json(target, about | {"rows": rows})
     return target
 

@@ -24,7 +24,7 @@ INSTALL = "pip install 'pflpipe[all]'"
 GROUPS = {
     "from rows to a verdict": ("run", "quickstart", "report", "status"),
     "a study of your own": ("init", "data", "methods", "studies", "validate", "plan", "cost"),
-    "its results": ("figures", "compare", "rank", "track"),
+    "its results": ("figures", "compare", "rank", "track", "flower"),
     "is the ε true?": ("audit", "certificate", "verify"),
     "your shell": ("completion",),
 }
@@ -140,6 +140,11 @@ def _parser() -> argparse.ArgumentParser:
     for side in ("A", "B"):
         _add_study(compare, side, help="a study or a table's .csv, with :METHOD for one method")
     compare.add_argument("--metric", default="personal_own", help="default: %(default)s")
+    flower = add(_flower, "write a Flower app of one run, which trains it on other machines")
+    _add_study(flower)
+    flower.add_argument("name", metavar="RUN", help="id of the run, a folder in results/runs")
+    flower.add_argument("--nodes", type=int, default=3, help="default: %(default)s")
+    flower.add_argument("--out", type=Path, help="default: flower/RUN")
     certificate = add(_certificate, "write the certificate of a study beside its table")
     _add_study(certificate)
     verify = add(_verify, "check a certificate; exit code 1 if something is refuted", config=False)
@@ -411,6 +416,13 @@ def _compare(arguments: argparse.Namespace) -> list[str]:
     return list(compare.lines(arguments.A, arguments.B, results, arguments.metric))
 
 
+def _flower(arguments: argparse.Namespace) -> Iterator[str]:
+    from pflpipe.pipeline import flower
+
+    wish = arguments.study, arguments.name, arguments.nodes, arguments.out
+    return flower.lines(*wish, arguments.settings)
+
+
 def _certificate(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.pipeline import certificate
     from pflpipe.study import load
@@ -452,21 +464,7 @@ def _audit(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _completion(arguments: argparse.Namespace) -> list[str]:
-    import shtab
-
-    from pflpipe.facts.datasets import DATASETS
-    from pflpipe.methods.registry import NAMES
+    from pflpipe.pipeline import completion
 
     parser = _parser()
-    own = r"sed -n '/^datasets:/,/^[a-z]/s/^  \([a-z0-9_]*\):.*/\1/p' config.yaml 2>/dev/null"
-    names = {
-        "studies": "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | "
-        "grep -v '^paper_results$'",
-        "methods": f"echo {' '.join(NAMES)}",
-        "datasets": f"echo {' '.join(DATASETS)}; {own}",
-    }
-    for command in _commands(parser).values():
-        for action in command._actions:
-            if kind := getattr(action, "complete", None):
-                action.complete = shtab.cmd(names[kind])  # type: ignore[attr-defined]
-    return [shtab.complete(parser, arguments.shell)]
+    return [completion.script(parser, _commands(parser).values(), arguments.shell)]

@@ -38,7 +38,7 @@ from pflpipe.learning.solvers import Minimize, Schedule
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.trees import ClientState
 
-Backend = Literal["loop", "vmap"]
+Backend = Literal["loop", "vmap", "devices"]
 Hook = Callable[[ClientState, dict[str, Schedule], Tensor], Any]
 
 # A step of all clients is a few kernels under vmap, and a few kernels per client in a loop. Above

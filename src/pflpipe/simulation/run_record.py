@@ -57,7 +57,7 @@ class Program:
         gpu: name of the GPU; empty on a CPU.
         processor: name of the machine's processor.
         cores: number of cores of the machine.
-        backend: ``loop`` or ``vmap``.
+        backend: ``loop``, ``vmap``, or ``devices`` for clients on other machines (remote.py).
         processes: number of processes that shared the clients.
         threads: number of torch's threads.
         versions: versions of pflpipe, Python, torch and numpy, by name.

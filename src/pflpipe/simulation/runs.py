@@ -259,6 +259,15 @@ def _train(
     progress = run(simulation, progress, on_round)
     if not processes.is_first:
         return
+    write(cell, simulation, progress, out, commit)
+    checkpoint.remove()
+    report.file.unlink(missing_ok=True)
+
+
+def write(
+    cell: Cell, simulation: Simulation, progress: Progress, out: Path, commit: str = ""
+) -> None:
+    """Write the files of a run after its last round; see ``train``."""
     write_rows(out / "rounds.csv", COLUMNS, progress.rows)
     write_rows(out / "timing.csv", TIMING_COLUMNS, progress.timing)
     states = progress.states.save(out / "states.bin")
@@ -266,8 +275,6 @@ def _train(
         content = {"params": progress.params, "server": progress.server, "bound": progress.bound}
         torch.save(content | {"states": states}, path)
     write_json(out / "run.json", to_json(_record(cell, simulation, progress, commit)))
-    checkpoint.remove()
-    report.file.unlink(missing_ok=True)
 
 
 def _record(cell: Cell, simulation: Simulation, progress: Progress, commit: str) -> Record:

@@ -1,0 +1,47 @@
+"""A node of a run: its clients train on their own rows, and their states stay in its folder."""
+
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from pflpipe.simulation import remote
+
+app = ClientApp()
+
+
+def device(context: Context) -> remote.Device:
+    """Return the clients in the folder that the node was started with."""
+    folder = Path(context.node_config["folder"])
+    return remote.Device(remote.read(folder)[1], folder / "states")
+
+
+def asked(message: Message) -> tuple[list[int], remote.Public]:
+    """Return the clients that the server asks, and what it sends them."""
+    records, facts = message.content.array_records, message.content.config_records["asked"]
+    trees = (records[name].to_torch_state_dict() for name in ("params", "server"))
+    return facts["clients"], remote.Public(facts["run"], facts["round"], facts.get("bound"), *trees)
+
+
+@app.query()
+def who(message: Message, context: Context) -> Message:
+    """Say which clients are here."""
+    has = ConfigRecord({"clients": device(context).clients})
+    return Message(RecordDict({"has": has}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Send an update of each client that is asked, and nothing else of it."""
+    here, (clients, public) = device(context), asked(message)
+    updates = {str(one): ArrayRecord(here.update(one, public)) for one in clients}
+    return Message(RecordDict(updates), reply_to=message)
+
+
+@app.evaluate()
+def keep(message: Message, context: Context) -> Message:
+    """Write the personal models into the folder and send nothing."""
+    here, (clients, public) = device(context), asked(message)
+    for one in clients:
+        here.keep_model(one, public)
+    return Message(RecordDict(), reply_to=message)

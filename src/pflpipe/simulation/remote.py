@@ -1,0 +1,200 @@
+"""A run whose clients are on other machines: the server's half of a round, and a device's half.
+
+Both halves are those of rounds.py. A device calls ``local_updates`` for clients of its own and
+keeps their states. The server draws the cohort and calls ``one_round`` with the updates that came.
+
+A client of the cohort without an answer counts as a message of zeros, and so does an answer of
+another form. Neighbours differ by one message that is zero (mechanism.py), and the cohort and the
+noise are drawn as in any other round. The claim therefore holds for absent clients, as long as
+nobody's data decide whether another client answers.
+
+Nothing here knows how messages travel (interface/flower.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from pflpipe.cells import Cell
+from pflpipe.data import datasets
+from pflpipe.data.split import Split
+from pflpipe.errors import ConfigError, DataError, PrivacyError
+from pflpipe.files import atomic, read_json
+from pflpipe.methods import registry
+from pflpipe.privacy.plan import read as read_plan
+from pflpipe.seeds import derived_key
+from pflpipe.simulation import evaluation, rounds, runs
+from pflpipe.simulation.isolation import Few
+from pflpipe.simulation.progress import Progress
+from pflpipe.simulation.rounds import Computed
+from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.states import States
+from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
+
+FILES = ("cell.json", "plan.json", "partition.npz", "examples.npz")
+"""The settings, the plan and the rows that ``read`` reads."""
+KEY = "key"
+"""The file of the server that names the noise and the cohorts of one run."""
+
+
+class Public(NamedTuple):
+    """What the server sends before a round; all of it follows from earlier releases.
+
+    ``run`` names the run, ``round`` counts from 0, ``bound`` is that of ``Progress``.
+    """
+
+    run: str
+    round: int
+    bound: float | None
+    params: Params
+    server: ServerState
+
+
+def refused(simulation: Simulation) -> str:
+    """Return why the clients of a run cannot be on other machines; empty if they can."""
+    model = simulation.network.model
+    if simulation.departures:
+        names = ", ".join(sorted(simulation.departures))
+        return f"its server needs more than the sum of the updates ({names})"
+    if not simulation.method.upload(simulation.task):
+        return "it sends nothing, so each device trains it alone"
+    if not simulation.reviewed:
+        return "no second process checks code from outside the package on a device"
+    if model is not None and model.init:
+        return "its initial weights are in a file of this machine"
+    return ""
+
+
+def read(folder: Path) -> tuple[Cell, Simulation]:
+    """Return the cell and the simulation of a folder with ``FILES``, on the CPU, client by client.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    for name in FILES:
+        do = "pflpipe flower writes this folder"
+        DataError.unless((folder / name).is_file(), f"{folder}: {name}", "no file", "a file", do)
+    cell = Cell.from_dict(read_json(folder / "cell.json"))
+    resolved, plan = registry.resolve(cell), read_plan(folder / "plan.json")
+    arrays = datasets.load_arrays(folder / "examples.npz")
+    split = Split.load(folder / "partition.npz")
+    return cell, runs.of_data(resolved, arrays, split, plan, device="cpu", backend="loop")
+
+
+class Device:
+    """Some clients of a run, with their rows and their states, which stay here."""
+
+    def __init__(self, simulation: Simulation, folder: Path) -> None:
+        """Keep the states of the clients in a folder; only these clients have rows."""
+        self.simulation, self.folder = simulation, folder
+        self.clients = [i for i, rows in enumerate(simulation.split.train) if len(rows)]
+
+    def update(self, client: int, public: Public) -> Tree:
+        """Return a client's update of a round, ``[*shape]`` each, and keep its new state.
+
+        Raises:
+            PrivacyError: the client has answered this round or a later one of the run. Two messages
+                under one noise would show their difference.
+        """
+        file = self._state(client, public)
+        kept = torch.load(file, weights_only=True) if file.exists() else {"round": -1}
+        if kept["round"] >= public.round:
+            got, expected = public.round + 1, f"one after round {kept['round'] + 1}"
+            raise PrivacyError(f"client {client}: round", got=got, expected=expected)
+        computed = rounds.local_updates(self.simulation, self._progress(client, public), [client])
+        with atomic(file) as path:
+            state = {name: value[0].clone() for name, value in computed.states.items()}
+            torch.save({"round": public.round, "state": state}, path)
+        return {name: value[0] for name, value in computed.update.items()}
+
+    def keep_model(self, client: int, public: Public) -> Path:
+        """Write a client's personal model beside its state and return the file."""
+        progress = self._progress(client, public)
+        ((_, model),) = evaluation.personal_models(self.simulation, progress, [client])
+        file = self._state(client, public).with_suffix(".model.pt")
+        with atomic(file) as path:
+            torch.save({name: value.clone() for name, value in model.items()}, path)
+        return file
+
+    def _state(self, client: int, public: Public) -> Path:
+        return self.folder / public.run / f"{client}.pt"
+
+    def _progress(self, client: int, public: Public) -> Progress:
+        file = self._state(client, public)
+        if file.exists():
+            kept = torch.load(file, weights_only=True)["state"]
+            state = {name: value.unsqueeze(0) for name, value in kept.items()}
+        else:
+            state = rounds.start(self.simulation).states.of([client])
+        few = cast(States, Few([client], state))
+        return Progress(public.round, public.params, public.server, few, bound=public.bound)
+
+
+class Server:
+    """The server of a run: cohorts, clip, noise, server optimizer and server state."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        """Begin a run; the server's simulation needs no rows.
+
+        Raises:
+            ConfigError: the run is ``refused``.
+        """
+        if why := refused(simulation):
+            raise ConfigError(f"method {simulation.name}: clients on other machines", got=why)
+        self.simulation = dataclasses.replace(simulation, backend="devices")
+        self.progress = rounds.start(simulation)
+
+    @property
+    def public(self) -> Public:
+        """What the clients of the next round receive."""
+        at, run = self.progress, derived_key(self.simulation.key, "devices")[:16]
+        return Public(run, at.round, at.bound, at.params, at.server)
+
+    @property
+    def cohort(self) -> list[int]:
+        """The clients that are drawn for the next round; private."""
+        drawn = rounds.cohort(self.simulation, self.progress.round)
+        return [int(client) for client in drawn.nonzero()[0]]
+
+    def step(self, updates: Mapping[int, Tree]) -> None:
+        """Release a round from the updates that came, by client, and take the server's step."""
+        shapes, dtype = self.simulation.method.upload(self.simulation.task), self.simulation.dtype
+
+        def form(update: Mapping[str, Any]) -> Any:
+            return {name: (tuple(value.shape), value.dtype) for name, value in update.items()}
+
+        def received(
+            simulation: Simulation, progress: Progress, clients: Sequence[int]
+        ) -> Computed:
+            zeros = {name: torch.zeros(shape, dtype=dtype) for name, shape in shapes.items()}
+            given = [updates.get(client, zeros) for client in clients]
+            rows = [one if form(one) == form(zeros) else zeros for one in given]
+            stacked = Update({name: torch.stack([row[name] for row in rows]) for name in zeros})
+            nothing = ClientState({})
+            return Computed(stacked, {}, torch.zeros(len(rows)), nothing, [0] * len(rows))
+
+        rounds.one_round(self.simulation, self.progress, compute=received)
+
+
+def begin(folder: Path) -> tuple[Cell, Server]:
+    """Return the cell and the server of a folder, and take its ``KEY`` away: one key, one run.
+
+    Raises:
+        PrivacyError: there is no key. A second run with the same key has the same noise, and other
+            messages; the two releases would show their difference.
+        DataError, ConfigError: as ``read`` and ``Server``.
+    """
+    cell, simulation = read(folder)
+    file = folder / KEY
+    if not file.is_file():
+        do = "write the app again with pflpipe flower; its run is a further release"
+        raise PrivacyError(f"{file}", got="no key", expected="that of a run to begin", do=do)
+    key = file.read_text().strip()
+    server = Server(dataclasses.replace(simulation, key=key))
+    file.unlink()
+    return cell, server

@@ -1,0 +1,130 @@
+"""A run whose clients are on other machines releases what this machine would release, and an absent
+client is a zero."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.methods import registry
+from pflpipe.privacy import mechanism
+from pflpipe.privacy.plan import Adaptive
+from pflpipe.simulation import rounds
+from pflpipe.simulation.remote import Device, Server, refused
+from simulations import assert_equal, held, open_plan, plan, simulation
+
+NEEDS_MORE = {
+    "fedavg": "its server needs more than the sum of the updates (data_size_weights)",
+    "local_only": "it sends nothing, so each device trains it alone",
+    "own_constant": "it sends nothing, so each device trains it alone",
+}
+ADAPTIVE = {"adaptive": Adaptive(0.5, 0.2, 1.0)}
+WORKS = [name for name in registry.NAMES if name not in NEEDS_MORE]
+
+
+def world(method, **changes):
+    make = plan if registry.info(method).about.private else open_plan
+    shape = {"sample_rate": 0.7, "rounds": 3} | changes
+    return simulation(method, plan=make(**shape), dtype=torch.float32)
+
+
+def devices(run, folder: Path):
+    """Return clients 0 and 1 on one machine, and 2 and 3 on another, each without others' rows."""
+    found = {}
+    for clients in ((0, 1), (2, 3)):
+        train = [rows[: len(rows) * (i in clients)] for i, rows in enumerate(run.split.train)]
+        alone = dataclasses.replace(run, split=dataclasses.replace(run.split, train=train))
+        here = Device(alone, folder / str(clients[0]))
+        found |= dict.fromkeys(here.clients, here)
+    return found
+
+
+def trained(run, folder, absent=()):
+    """Return the server after all rounds; ``absent`` are clients that never answer."""
+    server, places = Server(run), devices(run, folder)
+    for _ in range(run.plan.rounds):
+        public = server.public
+        asked = [client for client in server.cohort if client not in absent]
+        server.step({client: places[client].update(client, public) for client in asked})
+    return server, places
+
+
+def test_every_method_works_but_those_whose_server_needs_more_than_the_sum():
+    assert {name: why for name in registry.NAMES if (why := refused(world(name)))} == NEEDS_MORE
+    assert len(WORKS) >= 25
+    with pytest.raises(ConfigError, match="needs more than the sum"):
+        Server(world("fedavg"))
+
+
+@pytest.mark.parametrize("method", WORKS)
+def test_devices_and_a_server_release_what_one_machine_releases(method, tmp_path):
+    run = world(method)
+    alone = rounds.run(run, rounds.start(run))
+    server, _ = trained(run, tmp_path)
+    assert_equal(alone.params, server.progress.params, 1e-6)
+    assert_equal(alone.server, server.progress.server, 1e-6)
+    assert server.progress.residuals == alone.residuals
+    assert server.progress.uploaded_bits == alone.uploaded_bits
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"groups": 2, "sample_rate": 1}, {"band": 2, "groups": 2, "sample_rate": 1}, ADAPTIVE],
+    ids=["groups", "band", "adaptive"],
+)
+def test_cohorts_noise_and_bound_are_those_of_the_plan(change, tmp_path):
+    run = world("dp_fedavg", **change)
+    alone = rounds.run(run, rounds.start(run))
+    server, _ = trained(run, tmp_path)
+    assert_equal(alone.params, server.progress.params, 0)
+    assert server.progress.bound == alone.bound
+
+
+def test_an_absent_client_is_a_message_of_zeros_in_a_cohort_that_was_drawn(tmp_path):
+    run, seen = world("feddpa", sample_rate=1.0), []
+
+    def release(noise, uploads, present, *rest):
+        seen.append((uploads, present))
+        return mechanism.release(noise, uploads, present, *rest)
+
+    server, _ = trained(dataclasses.replace(run, release=release), tmp_path, absent=(1,))
+    assert len(seen) == run.plan.rounds
+    for uploads, present in seen:
+        assert present.tolist() == [True] * 4
+        lengths = [sum(float(v[i].abs().sum()) for v in uploads.update.values()) for i in range(4)]
+        assert [length > 0 for length in lengths] == [True, False, True, True]
+    held(run, server.progress)  # the check of every table: cohort, noise and number of releases
+    assert {file.name for file in tmp_path.rglob("*.pt")} == {"0.pt", "2.pt", "3.pt"}
+
+
+def test_an_answer_of_another_form_counts_as_zero(tmp_path):
+    run = world("dp_fedavg", sample_rate=1.0, rounds=1)
+    server, places = trained(run, tmp_path / "a", absent=(1,))
+    other, places = Server(run), devices(run, tmp_path / "b")
+    updates = {client: places[client].update(client, other.public) for client in range(4)}
+    updates[1] = {name: value[..., :1] for name, value in updates[1].items()}
+    other.step(updates)
+    assert_equal(server.progress.params, other.progress.params, 0)
+
+
+def test_a_client_answers_a_round_once(tmp_path):
+    server, places = trained(world("dp_fedavg", sample_rate=1.0), tmp_path)
+    again = server.public._replace(round=2)
+    with pytest.raises(PrivacyError, match="client 2: round; got 3; expected one after round 3"):
+        places[2].update(2, again)
+    places[2].update(2, again._replace(run="another run"))
+
+
+def test_what_a_client_sends_has_nothing_of_its_state_and_its_model_stays_in_its_folder(tmp_path):
+    run = world("fedrep", sample_rate=1.0)
+    server, places = trained(run, tmp_path)
+    sent = places[2].update(2, server.public)
+    assert {*sent} == {*run.method.upload(run.task)}
+    file = places[2].keep_model(2, server.public)
+    model = torch.load(file, weights_only=True)
+    alone = rounds.run(run, rounds.start(run))
+    assert file.is_relative_to(tmp_path / "2")
+    assert model["head.weight"].shape == alone.params["head.weight"].shape
+    assert not torch.equal(model["head.weight"], server.progress.params["head.weight"])
