@@ -100,10 +100,6 @@ def test_the_paper_fits_its_journal_and_cites_what_the_methods_cite():
         assert known.get(key, entry) == entry
 
 
-def test_the_page_of_public_starts_shows_its_program_as_it_is():
-    assert example("public_start.md") == (EXAMPLES / "public_start.py").read_text()
-
-
 def trained(method: Method, backend: Backend, **changes: float) -> rounds.Progress:
     world = simulated(method, backend, **changes)
     return rounds.run(world, rounds.start(world))

@@ -29,26 +29,23 @@ attacks mechanisms of other programs and compares them with the claims that thes
 
 {counts}
 
-- `kept`: the audit found nothing against the claimed ε. The number after it is the largest factor
-  on the noise that it would have detected: .96 is 4 % missing noise. This is no proof.
+- `kept`: the audit found nothing against the claimed ε, which is no proof. The number after it is
+  the largest factor on the noise that it would have detected: .96 is 4 % missing noise.
 - `refuted`: the claim is false for what is named, and for no more than that. The ε that holds is
   next to the claimed one: exact, after ≥ a measured lower bound, after ≤ what holds without
   sampling. In brackets is what an attacker of whole runs proves with 99 % confidence or more.
   *Arithmetic*: this is not more than the claim. *Attack*: only this refutes it. *Both*: each does.
-  Another entry often shows the condition under which the same mechanism keeps its claim.
 - `unsound`: the noise follows the messages. No proof covers that, but no larger ε was shown.
-- `not tried`: the entry says why.
 
-A claim is what the program's documentation or its own accountant says, with file and line in the
-table. Its terms are those of [a claim to the auditor](audit_a_release.md#a-claim). Where neither
-names the neighbouring relation, one entry has the relation under which the claim is easiest to
-keep. Installed programs run their own functions. Official code that cannot be installed is stated
-in our words, with file and line of theirs.
+A claim is what the program's documentation or its own accountant says, in the terms of [a claim to
+the auditor](audit_a_release.md#a-claim). Where neither names the neighbouring relation, one entry
+has the relation under which the claim is easiest to keep. Installed programs run their own
+functions. Official code that cannot be installed is stated in our words, with file and line.
 
-**If you maintain one of these programs:** the command next to a program's heading repeats its
-entries, and `tools/audits/` has the adapter. A wrong adapter or an unfair claim is our mistake:
-please open an issue. **If an audit of yours refutes somebody's claim:** report it to the
-maintainers first, with the command that shows it, before you publish it.
+**If you maintain one of these programs:** the command below a program's heading repeats its
+entries, and `tools/audits/` has the adapter. Please open an issue about a wrong adapter or an
+unfair claim. **If an audit of yours refutes somebody's claim:** report it to the maintainers first,
+with the command that shows it, before you publish it.
 """
 
 
