@@ -122,6 +122,7 @@ def test_seeds_are_added_until_it_is_decided_or_the_minutes_are_used(
     monkeypatch.setattr(run.answer, "of_study", answers)
     monkeypatch.setattr(run.run_summary, "of_study", lambda outline, results: ["the five lines"])
     monkeypatch.setattr(run, "write_page", lambda outline, results: Path("page.html"))
+    monkeypatch.setattr(run, "_tracked", lambda outline, settings: [])
     wish = run.Wish("rows.csv", user="person", label="y", minutes=minutes)
     said = list(run.lines(wish))
     assert "the five lines" in said
@@ -151,7 +152,7 @@ def test_a_table_becomes_a_verdict_also_after_ctrl_c(folder):
     second = call(folder, *words)
     said, error = second.communicate()
     assert second.returncode == 0, error
-    five = said.splitlines()[-7:-2]
+    five = said.splitlines()[-8:-3]
     assert five[0].startswith("ε = 8: ")
     assert "personalization" in five[0]
     assert "beside learning alone" in five[1]
@@ -162,3 +163,4 @@ def test_a_table_becomes_a_verdict_also_after_ctrl_c(folder):
     assert "http" not in page.replace("https://pflpipe", ""), "the page needs no other file"
     assert five[4].removeprefix("ε = 8: ") in page
     assert list((folder / "results/figures/rows").glob("*.pdf"))
+    assert said.splitlines()[-1].startswith("MLflow: ")

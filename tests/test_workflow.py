@@ -25,12 +25,13 @@ import malformed
 import once
 import pflpipe
 import tabled
+import tracked
 import warm
 from pflpipe.auditing import cases
 from pflpipe.cells import Cell
 from pflpipe.code import meaning
 from pflpipe.errors import ConfigError, PflpipeError
-from pflpipe.pipeline import certificate, cli, mlflow_export
+from pflpipe.pipeline import certificate, cli, mlflow_export, run
 from pflpipe.pipeline.project import (
     Project,
     each,
@@ -44,7 +45,7 @@ from pflpipe.study import config, figures
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
 from pflpipe.study.epsilon_as_published import as_published
-from pflpipe.study.load import load_study
+from pflpipe.study.load import load_outline, load_study
 from pflpipe.study.plans import CLASSES_FOUND, REFERENCE
 
 TABLES = tabled.table("test_workflow")
@@ -172,21 +173,22 @@ def test_a_number_has_one_name_and_one_value_wherever_it_is_shown(finished, tmp_
     # Made-up audits have no place in a certificate.
     shutil.copytree("results", tmp_path / "results", ignore=shutil.ignore_patterns("audits"))
     claims = json.loads(certificate.write(study, tmp_path / "results", data).read_text())["rows"]
+    texts["verdict page"] = run.write_page(load_outline("tiny"), tmp_path / "results").read_text()
     drawn = kinds.draw(study, figures.find(study, "privacy_utility"), results, data)
     marks = {float(x) for axes in drawn.axes for line in axes.lines for x in line.get_xdata()}
     with sqlite3.connect(results / "mlflow.db") as base:
         key = "tags.run_uuid = latest_metrics.run_uuid and tags.key = 'pflpipe.key'"
         query = f"select tags.value, latest_metrics.key, latest_metrics.value from {{}} on {key}"
         stored = base.execute(query.format("latest_metrics join tags")).fetchall()
-    tracked = {(run, name): value for run, name, value in stored}
+    kept = {(key, name): value for key, name, value in stored}
     for row, claim in zip(tidy.stored(study, results).to_dict("records"), claims, strict=True):
         cell = next(one for one in study.cells if one.id == row["cell"])
         seen = {name: row[name] for name in study.columns if row[name] is not None}
         assert seen.keys() >= {"personal_own", "personal_own_worst_decile", "personal_common"}
-        for run in (cell.id, f"setting {cell.id}"):
-            shown = {name: tracked.get((run, name)) for name in (*seen, "epsilon_central")}
-            assert shown == seen | {"epsilon_central": row["epsilon_central"]}, run
-            assert tracked[run, "by_round/personal_own"] != seen["personal_own"]
+        for key in (cell.id, f"setting {cell.id}"):
+            shown = {name: kept.get((key, name)) for name in (*seen, "epsilon_central")}
+            assert shown == seen | {"epsilon_central": row["epsilon_central"]}, key
+            assert kept[key, "by_round/personal_own"] != seen["personal_own"]
         result = pflpipe.run(cell, data)
         known = {name: value for name, value in result.accuracies.items() if value == value}
         assert known == {name: seen[name] for name in known}
@@ -560,6 +562,18 @@ def test_the_command_finds_in_mlflow_what_the_workflow_put_there(finished):
     assert result.returncode == 0, result.stderr
     (line,) = result.stdout.splitlines()
     assert line.startswith("done: 2 runs (0 new, 2 kept, 0 replaced) in experiment tiny at sqlite")
+
+
+@pytest.mark.pipeline
+def test_a_verdict_leaves_in_mlflow_what_the_workflow_leaves_there(project, monkeypatch):
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(run, "_snakemake", lambda *_: None)  # all is done
+    with tracked.environment():
+        *_, last = run.lines(run.Wish("tiny"))
+    marker = (project / "results/tracking/tiny.done").read_text()
+    assert marker.startswith("done: 2 runs (0 new, 2 kept, 0 replaced)"), "every number is the same"
+    assert last.startswith("MLflow: ")
+    assert "/runs?viewStateShareKey=pflpipe&workflowType=machine_learning" in last
 
 
 @pytest.mark.pipeline

@@ -22,7 +22,7 @@ Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 INSTALL = "pip install 'pflpipe[all]'"
 GROUPS = {
-    "from rows to a verdict": ("run", "quickstart", "report", "status"),
+    "from rows to a verdict": ("run", "quickstart", "ui", "report", "status"),
     "a study of your own": ("init", "data", "methods", "studies", "validate", "plan", "cost"),
     "its results": ("figures", "compare", "rank", "track", "flower"),
     "is the ε true?": ("audit", "certificate", "verify"),
@@ -56,7 +56,7 @@ def main() -> NoReturn:
                 arguments.settings = config.load(arguments.config)
             for line in arguments.run(arguments):
                 # A terminal may know only ASCII.
-                print(line.encode(encoding, "replace").decode(encoding))
+                print(line.encode(encoding, "replace").decode(encoding), flush=True)
         except ModuleNotFoundError as error:
             raise PflpipeError(
                 f"Python module {error.name!r} is not installed", do=INSTALL
@@ -134,6 +134,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     shown = "write the verdict page of a study from finished results, and print its five lines"
     _add_study(add(_report, shown))
+    live = "show the verdict page of a study in a browser, live while it trains"
+    ui = add(_ui, live)
+    _add_study(ui)
+    ui.add_argument("--port", type=int, default=8000, help="of this machine; default: %(default)s")
     add(_status, "show the progress of the running workflow")
     _add_study(add(_track, "export a study's finished runs to MLflow"))
     compare = add(_compare, "compare two studies or two methods, with paired differences")
@@ -385,6 +389,12 @@ def _report(arguments: argparse.Namespace) -> list[str]:
     return [*run_summary.of_study(outline, results), f"the verdict page: {page}"]
 
 
+def _ui(arguments: argparse.Namespace) -> Iterator[str]:
+    from pflpipe.pipeline import ui
+
+    return ui.lines(arguments.study, arguments.port, arguments.settings)
+
+
 def _status(arguments: argparse.Namespace) -> list[str]:
     from pflpipe.pipeline import status
 
@@ -392,21 +402,9 @@ def _status(arguments: argparse.Namespace) -> list[str]:
 
 
 def _track(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.errors import ConfigError
     from pflpipe.pipeline import mlflow_export
-    from pflpipe.report import tidy
-    from pflpipe.study import load
 
-    settings, name = arguments.settings, arguments.study
-    results = settings.results_dir
-    if settings.store:
-        do = f"snakemake --cores 1 --force {results}/tracking/{name}.done"
-        what = f"{settings.source}: store"
-        raise ConfigError(what, got=settings.store, expected="runs on this disk", do=do)
-    study = load.load_study(name, results=results)
-    is_done = (results / "tables" / f"{name}.csv").exists()
-    methods = None if is_done else tidy.tested(study, results).methods
-    return [mlflow_export.export(study, results, settings.tracking_uri, methods)]
+    return [mlflow_export.track(arguments.study, arguments.settings)]
 
 
 def _compare(arguments: argparse.Namespace) -> list[str]:

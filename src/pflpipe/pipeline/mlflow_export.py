@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
     from pflpipe.pipeline.mlflow_runs import Tracked
+    from pflpipe.study.config import Config
     from pflpipe.study.study_spec import Study
 
 PATIENCE = 600.0
@@ -88,6 +89,23 @@ _BROKEN_OFF = r"(?i)connection (aborted|broken|reset)"
 
 class Outage(PflpipeError):
     """MLflow did not accept a study."""
+
+
+def track(name: str, settings: Config) -> str:
+    """Export the study of this name, or its methods that are tested if it has no table yet; returns
+    and raises as ``export``, and ConfigError if its runs are in an object store."""
+    from pflpipe.report import tidy
+    from pflpipe.study import load
+
+    results = settings.results_dir
+    if settings.store:
+        do = f"snakemake --cores 1 --force {results}/tracking/{name}.done"
+        what = f"{settings.source}: store"
+        raise ConfigError(what, got=settings.store, expected="runs on this disk", do=do)
+    study = load.load_study(name, results=results)
+    is_done = (results / "tables" / f"{name}.csv").exists()
+    methods = None if is_done else tidy.tested(study, results).methods
+    return export(study, results, settings.tracking_uri, methods)
 
 
 def export(

@@ -7,6 +7,7 @@ the words stay as sure as they are.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -27,7 +28,7 @@ from pflpipe.data.blocks import TABLES
 from pflpipe.data.datasets import Arrays, Header
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import write_text
-from pflpipe.pipeline import project, run_summary, status
+from pflpipe.pipeline import mlflow_export, project, run_summary, status
 from pflpipe.report import answer, verdict_page
 from pflpipe.report.tidy import stored
 from pflpipe.report.verdicts import UNDECIDED
@@ -40,6 +41,7 @@ OVERHEAD = 2.0
 """CPU seconds of a run besides its training, with its audits and its part of the table."""
 PAGES = "verdicts"
 """Folder of the pages in that of the results."""
+TEMPLATE = project.SNAKEFILE.parent / "workflow" / "report" / "verdict.html"
 _EVERY = 1.0
 _SEEDS = re.compile(r"^seeds: .*$", re.M)
 
@@ -197,10 +199,12 @@ def _until_decided(wish: Wish, outline: Outline, settings: config.Config) -> Ite
     name, results = outline.name, settings.results_dir
     began, last = time.time(), ""
     table = f"{results}/tables/{name}.csv"
-    yield f"Snakemake's lines: {_log(name)}; pflpipe status shows every run"
+    # With the table: a Snakemake of their own would import everything again.
+    drawn = [f"{results}/figures/{name}/{one.name}.png" for one in outline.figures]
+    yield f"Snakemake's lines: {_log(name)}; pflpipe ui {name} shows how far it is"
     while True:
         since, before = time.time(), last
-        _snakemake(wish, outline, settings, [table])
+        _snakemake(wish, outline, settings, [table, *drawn])
         study = finish(outline, results)
         answers = answer.of_study(study, stored(study, results), results)
         last = "; ".join(f"{one.budget}: {one.word}" for one in answers)
@@ -216,23 +220,46 @@ def _until_decided(wish: Wish, outline: Outline, settings: config.Config) -> Ite
             break
         _add_seeds(name, later[0])
         outline = load_outline(name)
-    drawn = [f"{results}/figures/{name}/{one.name}.png" for one in outline.figures]
-    _snakemake(wish, outline, settings, [table, *drawn])
     page = write_page(outline, results)
     yield from run_summary.of_study(outline, results)
     yield f"for the paper: {table.removesuffix('csv')}tex, {results}/figures/{name}/"
     yield f"the verdict page: {page}"
-    if sys.stdout.isatty() and (sys.platform == "darwin" or os.environ.get("DISPLAY")):
+    if has_browser():
         webbrowser.open(page.resolve().as_uri())
+    yield from _tracked(outline, settings)
+
+
+def _tracked(outline: Outline, settings: config.Config) -> Iterator[str]:
+    """Copy the runs to MLflow, when the verdict is shown, and yield where they are. Here and not by
+    Snakemake, which would export every method by itself, at three times the time."""
+    name, results = outline.name, settings.results_dir
+    if settings.store:
+        yield f"MLflow: snakemake --cores 1 {results}/tracking/{name}.done"
+        return
+    _progress("copying the runs to MLflow")
+    study, marker = finish(outline, results), run_summary.marker(name, results)
+    mlflow_export.export_or_warn(study, results, marker, settings.tracking_uri)
+    _progress("")
+    address = mlflow_export.address_of(results, settings.tracking_uri)
+    yield run_summary.tracking(name, results, address)
+
+
+def has_browser() -> bool:
+    """Return whether somebody sits at this terminal who can be shown a page."""
+    variables = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.stdout.isatty() and (sys.platform == "darwin" or any(map(os.environ.get, variables)))
 
 
 def write_page(outline: Outline, results: Path) -> Path:
     """Write the verdict page of a study whose table is there, and return it."""
     page = results / PAGES / f"{outline.name}.html"
-    template = project.SNAKEFILE.parent / "workflow" / "report" / "verdict.html"
-    again = f"pflpipe run {outline.name}"
-    verdict_page.write(finish(outline, results), results, template, page, again)
+    verdict_page.write(finish(outline, results), results, TEMPLATE, page, again(outline.name))
     return page
+
+
+def again(name: str) -> str:
+    """Return the command that makes the verdict page of a study."""
+    return f"pflpipe run {name}"
 
 
 def _add_seeds(name: str, number: int) -> None:
@@ -273,7 +300,8 @@ def _snakemake(
             )
             while process.poll() is None:
                 _progress("" if wish.verbose else _state(outline, settings, since))
-                time.sleep(_EVERY)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_EVERY)
     finally:
         signal.signal(signal.SIGINT, before)
         _progress("")

@@ -57,25 +57,38 @@ def _study(outline: Outline, results: Path, address: str) -> Iterator[str]:
     yield f"{outline.name}: {table.with_suffix('.md')}, .tex, .csv"
     if (figures := results / "figures" / outline.name).is_dir():
         yield f"  figures: {figures}/"
-    marker = results / "tracking" / f"{outline.name}.done"
-    if marker.exists():
-        server = mlflow_export.without_credentials(address)
-        text = marker.read_text(encoding="utf-8")
-        page = text.partition(", page ")[2].partition("\n")[0]  # an old marker has none
-        experiment = f"experiment {outline.name}"
-        if text.startswith("pending"):
-            yield f"  MLflow: not sent yet; the same command tries again ({marker})"
-        elif address.startswith("http"):
-            yield f"  MLflow: {page or f'{experiment} at {server}'}"
-        else:
-            file = mlflow_export.database_file(address)
-            files = quote(f"{file.parent if file else results}/{mlflow_export.ARTIFACTS}")
-            where = shlex.join(["--backend-store-uri", server, "--artifacts-destination", files])
-            yield f"  MLflow: {mlflow_export.UI} {where}, {page or experiment}"
+    if marker(outline.name, results).exists():
+        yield f"  {tracking(outline.name, results, address)}"
     try:
         yield from (f"  {line}" for line in of_study(outline, results))
     except PflpipeError as error:  # such as a table of another version
         yield f"  warning: {error}"
+
+
+def marker(name: str, results: Path) -> Path:
+    """Return the file that says what MLflow has of a study."""
+    return results / "tracking" / f"{name}.done"
+
+
+def tracking(name: str, results: Path, address: str) -> str:
+    """Return how to see the runs of a study that has a marker in MLflow.
+
+    Args:
+        address: MLflow's.
+    """
+    file = marker(name, results)
+    server = mlflow_export.without_credentials(address)
+    text = file.read_text(encoding="utf-8")
+    page = text.partition(", page ")[2].partition("\n")[0]  # an old marker has none
+    experiment = f"experiment {name}"
+    if text.startswith("pending"):
+        return f"MLflow: not sent yet; the same command tries again ({file})"
+    if address.startswith("http"):
+        return f"MLflow: {page or f'{experiment} at {server}'}"
+    database = mlflow_export.database_file(address)
+    files = quote(f"{database.parent if database else results}/{mlflow_export.ARTIFACTS}")
+    where = shlex.join(["--backend-store-uri", server, "--artifacts-destination", files])
+    return f"MLflow: {mlflow_export.UI} {where}, {page or experiment}"
 
 
 def of_study(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:

@@ -61,30 +61,39 @@ class Run:
 def lines(settings: config.Config) -> Iterator[str]:
     """Yield the state of the studies that snakemake works on or, if none works, of those in
     config.yaml."""
-    began, now = (PLANNED.stat().st_mtime if PLANNED.exists() else 0.0), time.time()
-    noted = json.loads(PLANNED.read_text(encoding="utf-8")) if began else {}
+    since, now = began(), time.time()
+    noted = json.loads(PLANNED.read_text(encoding="utf-8")) if since else {}
     asked = [Path(file).stem for file in noted if Path(file).match(f"{config.STUDIES}/*.yaml")]
     runs = []
     for name in asked or settings.studies:
         outline = load.load_outline(name)
-        found = read(outline, settings, began or now)
+        found = read(outline, settings, since or now)
         runs += found
         failed = sum("failed" in run.state for run in found)
         done, begun = sum(run.ended > 0 for run in found), sum(bool(run.state) for run in found)
         name += ", without its private search" * bool(outline.private_search)
         lost = f", {failed} failed" * bool(failed)
         yield f"{name}: {done} of {len(found)} runs done, {begun - failed} running{lost}"
-    if not began:
+    if not since:
         yield "no snakemake works here; to start one: snakemake --cores all results/tables/all.csv"
         return
-    if left := time_left(runs, began, now):
+    if left := time_left(runs, since, now):
         yield f"training: about {duration_text(left)} left"
     yield from (str(run) for run in runs if run.state)
     files = settings.results_dir.glob("checkpoints/*.json")
     signs = [*(run.ended for run in runs), *(file.stat().st_mtime for file in files)]
-    quiet = now - max(began, *signs)
+    quiet = now - max(since, *signs)
     if quiet > SILENT:
         yield f"no run went on for {duration_text(quiet)}; was it killed? docs/reliability.md"
+
+
+def began() -> float:
+    """Return when the snakemake that works here started, in seconds since the epoch; 0 if none
+    does."""
+    try:
+        return PLANNED.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def read(outline: Outline, settings: config.Config, since: float) -> list[Run]:

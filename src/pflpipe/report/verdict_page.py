@@ -4,9 +4,12 @@ protects and what would decide it, in one HTML file that needs no other."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from pflpipe._version import __version__
 from pflpipe.files import write_text
@@ -19,48 +22,78 @@ from pflpipe.study.settings import measured
 from pflpipe.study.study_spec import Study
 
 
-def write(study: Study, results: Path, template: Path, target: Path, again: str) -> None:
-    """Write the page of a study whose table is there.
+@dataclass(frozen=True)
+class Underway:
+    """How far a study is whose page is shown while it trains.
 
-    Args:
-        results: folder with tables/, plans/, runs/ and scores/.
-        template: verdict.html.
-        again: the command that makes it again.
+    Attributes:
+        state: runs that are done, and the time left.
+        missing: methods that are not tested yet.
+        is_read: whether a verdict is read of what is there: all methods, audited, at a look.
+    """
+
+    state: str
+    missing: Sequence[str]
+    is_read: bool
+
+
+def write(study: Study, results: Path, template: Path, target: Path, again: str) -> None:
+    """Write the page of a study whose table is there; arguments as in ``text``.
 
     Raises:
         DataError: a result is missing or of another version of the study.
     """
-    frame = stored(study, results)
-    answers = answer.of_study(study, frame, results)
+    write_text(target, text(study, stored(study, results), results, template, again))
+
+
+def text(
+    study: Study,
+    frame: pd.DataFrame,
+    results: Path,
+    template: Path,
+    again: str,
+    underway: Underway | None = None,
+) -> str:
+    """Return the page of a study.
+
+    Args:
+        frame: its tidy table.
+        results: folder with tables/, plans/, runs/ and scores/.
+        template: verdict.html.
+        again: the command that makes it again.
+        underway: of a page that shows what is there so far, and asks for itself again.
+    """
+    answers = answer.of_study(study, frame, results) if study.rows else []
     figures = results / "figures" / study.name
-    files = [str(results / "tables" / f"{study.name}{end}") for end in (".tex", ".csv", ".md")]
-    text = filled(
+    files = [results / "tables" / f"{study.name}{end}" for end in (".tex", ".csv", ".md")]
+    files += sorted(figures.glob("*.pdf"))
+    return filled(
         template,
         study=study,
         version=__version__,
-        answers=[_shown(one) for one in answers],
+        answers=[_shown(one, underway is None or underway.is_read) for one in answers],
         margin=f"{MARGIN:g}",
-        protected=answer.protected(study, frame, results),
+        protected=answer.protected(study, frame, results) if study.rows else "",
         seeds=len({cell.seed for cell in study.cells}),
-        sentences=list(sentences.of_study(study, frame)),
-        tables=tables.shown(study, frame, results),
+        sentences=list(sentences.of_study(study, frame)) if study.rows else [],
+        tables=tables.shown(study, frame, results) if study.rows else [],
         measured=measured(study.datasets),
-        files=[*files, *sorted(map(str, figures.glob("*.pdf")))],
+        files=[str(file) for file in files if file.exists()],
         again=again,
+        underway=underway,
     )
-    write_text(target, text)
 
 
-def _shown(one: Answer) -> dict[str, Any]:
+def _shown(one: Answer, is_read: bool) -> dict[str, Any]:
     return {
         "budget": one.budget,
-        "mark": _mark(one),
-        "deed": answer.deed(one),
+        "mark": _mark(one) if is_read else "open",
+        "deed": answer.deed(one) if is_read else "no verdict yet",
         "name": one.group.name,
         "mean": one.group.mean_words,
         "beside": list(_bars(one)),
         "parts": one.parts,
-        "decides": answer.decides(one),
+        "decides": answer.decides(one) if is_read else "the rest of the runs",
     }
 
 
