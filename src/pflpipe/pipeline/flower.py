@@ -137,7 +137,8 @@ def finish(cell: Cell, server: remote.Server, folder: Path) -> Path:
     plans = results / "plans"
     plans.mkdir(exist_ok=True)
     shutil.copyfile(folder / "plan.json", plans / f"{cell.plan_id}.json")
-    pins, of_run = folder / "pins", ("diverged_round", "nonfinite_uploads")
-    row = certificate.row(cell, run, of_run, {}, results, pins)
-    row["code"] = certificate.code(cell, run, (), results)
+    # A certificate names the diagnostics of every table, also where nobody has computed them.
+    measured, metric = sorted(certificate.MEASURED), server.simulation.loss_function.metric
+    row = certificate.row(cell, run, measured, {}, results, folder / "pins")
+    row["code"] = certificate.code(cell, run, [metric], results)
     return certificate.save(re.sub(r"\W", "_", run), [row], results)

@@ -1,0 +1,222 @@
+"""The folder that pflpipe flower writes: its run is that of the study, its certificate is accepted,
+and what is personal stays with the nodes."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import fake_results
+from pflpipe import files
+from pflpipe.cells import Training
+from pflpipe.checking.verify import REFUTED
+from pflpipe.data import datasets, partition
+from pflpipe.errors import ConfigError, DataError, PrivacyError
+from pflpipe.json_records import to_json
+from pflpipe.methods import registry
+from pflpipe.pipeline import evidence, flower, settled
+from pflpipe.simulation import remote, rounds, runs
+from pflpipe.study import plans
+from simulations import assert_equal
+
+METHODS = ("dp_fedavg", "fedrep", "ditto", "feddpa", "dp_scaffold")
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    data = tmp_path_factory.mktemp("data")
+    datasets.prepare("digits", None, data, data / "digits.npz")
+    return data
+
+
+def study_of(method, digits: Path, results: Path):
+    """Return a study of one run of twelve clients, with the files that its jobs make."""
+    training = Training(3, 1, 16, "sgd", 0.3, sample_rate=0.6)
+    base = fake_results.BASE.__class__(**{**vars(fake_results.BASE), "training": training})
+    study = fake_results.study(methods=(method,), epsilons=(8.0,), seeds=(0,), base=base)
+    (row,) = study.rows
+    arrays = datasets.load_arrays(digits / "digits.npz")
+    split = partition.make(arrays, row.cell.partition, row.cell.seed)
+    (results / "partitions").mkdir(parents=True)
+    split.save(results / "partitions" / f"{row.cell.partition_id}.npz")
+    files.write_json(
+        results / "plans" / f"{row.cell.plan_id}.json", to_json(plans.plan_of(row.cell))
+    )
+    return (
+        study,
+        row,
+        runs.Inputs(
+            results / "plans" / f"{row.cell.plan_id}.json",
+            results / "partitions" / f"{row.cell.partition_id}.npz",
+            digits / "digits.npz",
+        ),
+    )
+
+
+@pytest.fixture
+def app(request, tmp_path, digits):
+    """The folder of an app with the key of the study's own run, and the end of that run."""
+    study, row, inputs = study_of(request.param, digits, tmp_path / "results")
+    folder = tmp_path / "app"
+    flower.write(study, row.run, 3, tmp_path / "results", digits, folder)
+    (folder / "server" / "key").write_text(registry.key(row.cell))
+    alone = runs.simulate(row.cell, inputs, device="cpu", backend="loop")
+    return folder, rounds.run(alone, rounds.start(alone))
+
+
+def nodes_of(folder):
+    """Return client -> the device that has it."""
+    places = sorted((folder / "nodes").iterdir())
+    devices = [remote.Device(remote.read(place)[1], place / "states") for place in places]
+    return {client: device for device in devices for client in device.clients}
+
+
+@pytest.mark.parametrize("app", METHODS, indirect=True)
+def test_the_run_of_the_folders_is_that_of_the_study_and_its_certificate_is_accepted(app, digits):
+    folder, alone = app
+    nodes = nodes_of(folder)
+    assert {*nodes} == {*range(12)}
+    cell, server = remote.begin(folder / "server")
+    while server.progress.round < server.simulation.plan.rounds:
+        public = server.public
+        server.step({one: nodes[one].update(one, public) for one in server.cohort})
+    assert_equal(alone.params, server.progress.params, 1e-6)
+    assert_equal(alone.server, server.progress.server, 1e-6)
+    file = flower.finish(cell, server, folder / "server")
+    results, pins = folder / "server" / "results", folder / "server" / "pins"
+    for found in (settled.findings(file), evidence.findings(file, results, pins)):
+        assert [one for one in found if one.verdict == REFUTED] == []
+    (row,) = files.read_json(file)["rows"]
+    assert (row["claim"], row["counted"]["rounds"]) == ("certified", 3)
+    assert row["epsilons"]["central"] == pytest.approx(8, abs=0.01)
+
+
+@pytest.mark.parametrize("app", ["dp_fedavg"], indirect=True)
+def test_a_key_is_for_one_run(app):
+    folder, _ = app
+    remote.begin(folder / "server")
+    with pytest.raises(PrivacyError, match="key; got 'no key'; expected that of a run to begin"):
+        remote.begin(folder / "server")
+
+
+@pytest.mark.parametrize("app", ["dp_fedavg"], indirect=True)
+def test_the_server_has_no_rows_and_a_node_has_those_of_its_clients_alone(app, digits):
+    folder, _ = app
+    everything = datasets.load_arrays(digits / "digits.npz").train_images
+    assert not datasets.load_arrays(folder / "server" / "examples.npz").train_images.any()
+    held = [
+        datasets.load_arrays(file) for file in sorted((folder / "nodes").glob("*/examples.npz"))
+    ]
+    places = [{one.tobytes() for one in part.train_images[1:]} for part in held]
+    assert not places[0] & places[1]
+    assert set().union(*places) <= {one.tobytes() for one in everything}
+    assert (folder / "server" / "key").stat().st_mode & 0o077 == 0
+
+
+def test_what_cannot_be_written_is_one_line(tmp_path, digits):
+    study, row, inputs = study_of("dp_fedavg", digits, tmp_path / "results")
+    places = tmp_path / "results", digits, tmp_path / "app"
+    with pytest.raises(ConfigError, match="study tiny: unknown run 'nope'"):
+        flower.write(study, "nope", 3, *places)
+    with pytest.raises(ConfigError, match="--nodes; got 13; expected 1 to 12, the clients"):
+        flower.write(study, row.run, 13, *places)
+    inputs.plan.unlink()
+    with pytest.raises(DataError, match="got 'no file'; expected a file; snakemake --cores all"):
+        flower.write(study, row.run, 3, *places)
+    assert not places[-1].exists()
+    study, row, _ = study_of("local_only", digits, tmp_path / "other")
+    with pytest.raises(ConfigError, match="it sends nothing, so each device trains it alone"):
+        flower.write(study, row.run, 3, tmp_path / "other", digits, places[-1])
+    assert not places[-1].exists()
+
+
+def test_the_app_is_short_enough_to_be_read():
+    files = Path(flower.__file__).with_name("flower_app").glob("*.*")
+    assert sum(len(file.read_text().splitlines()) for file in files) <= 150
+
+
+# ---------------------------------------------------------------- with Flower
+
+
+def program(file: Path):
+    """Return the module of a file of the app."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Grid:
+    """Calls the client app of each node at once, and keeps all messages."""
+
+    def __init__(self, client_app, folder: Path, lost=()) -> None:
+        from flwr.app import Context, RecordDict
+
+        self.app, self.lost, self.messages = client_app, lost, []
+        self.contexts = {
+            100 + i: Context(1, 100 + i, {"folder": str(place)}, RecordDict(), {})
+            for i, place in enumerate(sorted((folder / "nodes").iterdir()))
+        }
+
+    def get_node_ids(self):
+        return list(self.contexts)
+
+    def send_and_receive(self, messages, timeout=None):
+        replies = []
+        for message in messages:
+            node = message.metadata.dst_node_id
+            self.messages.append(message)
+            if (message.metadata.message_type, node) not in self.lost:
+                replies.append(self.app(message, self.contexts[node]))
+        self.messages += replies
+        return replies
+
+
+@pytest.mark.parametrize("app", METHODS, indirect=True)
+def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal(app, monkeypatch):
+    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'pflpipe[flower]'")
+    from flwr.app import Context, RecordDict
+    from flwr.supercore.task_identity import TaskIdentity
+
+    # What a process of Flower's knows of itself.
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    folder, alone = app
+    sys.path.insert(0, str(folder / "app"))
+    try:
+        client, server = (
+            program(folder / "app" / f"{name}_app.py") for name in ("client", "server")
+        )
+    finally:
+        sys.path.pop(0)
+    grid = Grid(client.app, folder)
+    settings = {"folder": str(folder / "server"), "nodes": 3, "timeout": 1.0}
+    server.app(grid, Context(1, 1, {}, RecordDict(), settings))
+    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
+    assert_equal(alone.params, saved["params"], 1e-6)
+    assert_equal(alone.server, saved["server"], 1e-6)
+    # No message has a tensor of a client's state or of its personal model, nor a row.
+    sent = {
+        array.numpy().tobytes()
+        for message in grid.messages
+        for record in message.content.array_records.values()
+        for array in record.values()
+    }
+    assert sent
+    initial = {value.numpy().tobytes() for value in rounds.start(client_of(folder)).params.values()}
+    released = {value.numpy().tobytes() for value in alone.params.values()}
+    kept = [torch.load(file, weights_only=True) for file in folder.glob("nodes/*/states/*/*.pt")]
+    trees = [one for one in kept if "round" not in one]
+    assert len(trees) == 12
+    # The first control variate of SCAFFOLD is what its client sends.
+    if client_of(folder).name != "dp_scaffold":
+        trees += [one["state"] for one in kept if "round" in one]
+    for tree in trees:
+        personal = {value.numpy().tobytes() for value in tree.values() if value.any()}
+        assert not (personal - initial - released) & sent
+
+
+def client_of(folder):
+    return remote.read(folder / "nodes" / "0")[1]
