@@ -9,7 +9,7 @@ made without ``results/``:
 
 Verdicts are made of studies/readings/ (readings.py). Blocks of the page are written by hand
 (blocks.py): the summary on top, what is known beside the verdicts, and for every study what
-explains differences to the print. Without that, differences are called unexplained.
+explains differences to the print. Without that, differences are listed as unexplained.
 ``rounds/<study>.csv`` has the accuracy of every round of runs without such rows, whose table such a
 block has.
 """
@@ -110,12 +110,12 @@ def _part(source: Path, studies: Path, page: Path) -> str:
             f"{source} has runs or columns that {study_file(study.name)} does not have",
             do=f"make it again: make results STUDY={study.name}",
         )
-    differences = list(far(frame))
+    name = f"{blocks.NOTE}: {study.name}"
+    unexplained = [] if blocks.written(page, name) else list(far(frame))
     table = paper_table.table(shown, study.layout, frame)
     # The heading has the title, and the note on top says for all tables that no ε covers these.
     quantity = table.caption.partition("In the layout of the paper: ")[2].partition(". ")[0]
     notes = tuple(one for one in table.notes if one.startswith("ε: "))
-    name = f"{blocks.NOTE}: {study.name}"
     missing = len(study.rows) - len(shown.rows)
     lines = [
         f"## {study.title}",
@@ -123,9 +123,8 @@ def _part(source: Path, studies: Path, page: Path) -> str:
         markdown(
             dataclasses.replace(table, name=study.name, caption=quantity, notes=notes)
         ).strip(),
-        f"Farther than {FAR:g} points from the print:" if differences else "",
-        "\n".join(f"- {wording.escaped(text)}" for text in differences),
-        "" if blocks.written(page, name) or not differences else "Not explained.",
+        f"Farther than {FAR:g} points from the print, not explained:" if unexplained else "",
+        "\n".join(f"- {wording.escaped(text)}" for text in unexplained),
         blocks.kept(page, name),
         f"[Its study]({_link(study_file(study.name, studies), page)}) says what the paper leaves "
         f"open and what was chosen. [Its record]({_link(source.with_suffix('.json'), page)}) says "
