@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -84,6 +85,23 @@ def test_refuted_rows_of_the_committed_table_name_the_evidence_that_their_number
         )
         assert true > claimed
         assert row["source"]
+
+
+def test_the_log_of_reports_has_every_finding_of_the_table_and_no_other(audits):
+    page = audits("_page")
+    log = (page.DOCS / "disclosure.md").read_text(encoding="utf-8").split("\n### ")[1:]
+    logged = {re.search(r"`(\w+)`", part)[1]: re.findall(r"^- (.*)$", part, re.M) for part in log}
+    found: dict[str, list[str]] = {}
+    for row in page.read():
+        if row["verdict"] not in ("refuted", "unsound"):
+            continue
+        number = f"{page._short(row['epsilon_true'])}, not {page._short(row['epsilon_claimed'])}"
+        number = f"{row['epsilon_is']} ".replace("exact ", "") + number
+        number = row["verdict"] if row["verdict"] == "unsound" else number.strip()
+        place = re.match(r"[^, ]+", row["source"])[0].split("/")[-1]
+        found.setdefault(row["file"], []).append(f"**{number}**, `{place}`:")
+    short = {name: [one.split(": ")[0] + ":" for one in lines] for name, lines in logged.items()}
+    assert short == found
 
 
 FOUND = {
