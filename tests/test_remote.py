@@ -4,12 +4,13 @@ client is a zero."""
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.methods import registry
-from pflpipe.privacy import mechanism
+from pflpipe.privacy import mechanism, secure
 from pflpipe.privacy.plan import Adaptive
 from pflpipe.simulation import rounds
 from pflpipe.simulation.remote import Device, Server, refused
@@ -80,6 +81,20 @@ def test_cohorts_noise_and_bound_are_those_of_the_plan(change, tmp_path):
     server, _ = trained(run, tmp_path)
     assert_equal(alone.params, server.progress.params, 0)
     assert server.progress.bound == alone.bound
+
+
+def test_secure_noise_is_drawn_once_a_round_and_by_the_server_alone(tmp_path, monkeypatch):
+    drawn = []
+
+    def draw(scale, count):
+        drawn.append(np.arange(count) - count // 2)
+        return drawn[-1]
+
+    monkeypatch.setattr(secure, "draw", draw)
+    run = world("dp_fedavg", mechanism="discrete_gaussian", noise="secure", sample_rate=1.0)
+    server, _ = trained(run, tmp_path)
+    held(run, server.progress)
+    assert len(drawn) == run.plan.rounds
 
 
 def test_an_absent_client_is_a_message_of_zeros_in_a_cohort_that_was_drawn(tmp_path):
