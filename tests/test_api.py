@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
-import json
 import math
 import sys
 import types
@@ -594,16 +593,3 @@ def test_a_progress_bar_without_tqdm_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "tqdm.auto", None)
     with pytest.raises(ConfigError, match=r"progress_bar.*no tqdm.*pip install tqdm"):
         train(progress_bar=True)
-
-
-@pytest.mark.docs
-def test_the_notebook_is_executed_and_its_cells_run_with_fewer_rounds(monkeypatch):
-    cells = json.loads((ROOT / "docs" / "notebook.ipynb").read_text())["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
-    assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
-    monkeypatch.chdir(ROOT / "docs")
-    namespace: dict[str, object] = {}
-    for cell in code:
-        exec("".join(cell["source"]).replace("rounds=20", "rounds=2"), namespace)
-    assert namespace["result"].ledger.claim == "certified"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import re
 import shutil
 import sys
 import zipfile
@@ -145,6 +146,29 @@ def test_the_wheel_alone_makes_a_study_by_the_workflow_in_an_empty_folder(instal
     snakefile = str(installed / "pflpipe/pipeline/shipped/Snakefile")
     words = ("--snakefile", snakefile, "--dry-run", "--quiet", "all", "--")
     quickstart(tmp_path, "snakemake", *words, "results/tables/all.csv")
+
+
+def test_the_notebook_is_executed_and_its_cells_run_from_the_wheel_to_a_verdict(
+    installed, tmp_path
+):
+    """With fewer rounds and one budget; its cell that installs the wheel is left out."""
+    cells = json.loads((ROOT / "docs/notebook.ipynb").read_text())["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
+    install, *others = ["".join(cell["source"]) for cell in code]
+    assert install.startswith("%pip install")
+    program = "\n".join(["import subprocess", *others, "assert result.ledger.claim == 'certified'"])
+    command = r"subprocess.run(f'\1', shell=True, check=True)"
+    program = re.sub("^!(.*)$", command, program, flags=re.MULTILINE)
+    for long, short in (("rounds=20", "rounds=2"), ("--minutes 1", "--minutes 0.1 --epsilon 8")):
+        assert long in program
+        program = program.replace(long, short)
+    settings = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    printed = called(sys.executable, "-c", program, folder=tmp_path, **settings).stdout
+    assert "\nε = 8: learning together " in printed
+    assert printed.endswith("the verdict page: results/verdicts/patients.html\n")
+    assert (tmp_path / "results/verdicts/patients.html").is_file()
 
 
 # An environment of its own, with what the base install brings

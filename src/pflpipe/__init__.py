@@ -2,8 +2,8 @@
 methods.
 
 The names below are the public Python interface; each is imported when it is first used, so that
-``import pflpipe`` costs nothing. ``train`` runs a method on your own tensors, ``run`` a cell of a
-study; docs/notebook.ipynb shows both.
+``import pflpipe`` costs nothing. ``train`` runs a method on your own tensors (docs/notebook.ipynb),
+``run`` a cell of a study.
 """
 
 import importlib
