@@ -5,8 +5,8 @@ CORES ?= all
 WORKERS ?= 3
 # RENEW=1: test-faults and test-cluster write what they saw into docs/reliability.csv.
 RENEW ?=
-# CPU=1: without the GPU libraries (4 of 6 GB), where pip finds torch's own CPU wheels (README, Install).
-CPU ?=
+# Without the GPU libraries (4 of 6 GB): by default where there is no NVIDIA device, if torch's own CPU wheels can be had; CPU=1 insists, CPU= never.
+CPU ?= $(if $(wildcard /dev/nvidiactl /dev/dxg),,auto)
 
 # Snakemake asks for a home, which a container's user may not have.
 export HOME ?= /tmp
@@ -29,25 +29,28 @@ STUDIES := $(filter-out paper_results,$(basename $(notdir $(wildcard studies/*.y
 .PHONY: help install quickstart readme results readings test test-fast docs-check test-faults test-cluster nightly coverage mutants lint studies-check format docs bench bench-peers audits report lock clean
 
 help: ## list these targets
-	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=3 test processes, CPU=1 no GPU libraries)"
+	@echo "usage: make TARGET   (variables: PYTHON=python3, CORES=all, WORKERS=3 test processes, CPU=1 no GPU libraries, CPU= with them)"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
 
 install: $(STAMP) ## make .venv from requirements.lock (once; again only when the lock or pyproject.toml change)
 
-# uv downloads, unpacks and compiles side by side, in a third of pip's time. What pip's own configuration says (mirrors, torch's CPU
-# wheels) it does not know: where it finds nothing, and for CPU=1, pip does all of it. The cache lies where its files are linked to.
+# uv downloads, unpacks and compiles side by side, in a third of pip's time, and knows torch's index of CPU wheels. What pip's own configuration
+# says (mirrors) it does not know: where it finds nothing, pip does all of it. The cache lies where its files are linked to.
 UV = { $(BIN)/python -m pip install --quiet uv && UV_CACHE_DIR=$(VENV)/cache $(BIN)/uv pip install --quiet --compile-bytecode \
-  --python $(BIN)/python -r requirements.lock; }
+  --python $(BIN)/python $(1); }
+CPU_LOCK := $(VENV)/requirements.lock
 
 # The stamp is written last, so an installation that was interrupted is taken up again by the next make.
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("pflpipe needs Python >= 3.11; $(PYTHON) is " + sys.version.split()[0] + "; try: make install PYTHON=python3.12")'
 	@$(PYTHON) -c 'import ensurepip, venv' || { echo "$(PYTHON) cannot make virtual environments; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	@rm -f $@
-	@echo "Installing into $(VENV): about $(if $(CPU),2,6) GB on disk, a few minutes."
+	@echo "Installing into $(VENV): about $(if $(CPU),2,6) GB on disk$(if $(filter auto,$(CPU)), (6 where torch's CPU wheels cannot be had)), a few minutes."
 	$(PYTHON) -m venv $(VENV)
-	$(if $(CPU),grep -vE '^(nvidia-|cuda-|triton)' requirements.lock > $(VENV)/requirements.lock)
-	$(if $(CPU),,$(UV) ||) $(BIN)/python -m pip install --quiet -r $(if $(CPU),$(VENV)/)requirements.lock
+	$(if $(CPU),grep -vE '^(nvidia-|cuda-|triton)' requirements.lock > $(CPU_LOCK))
+	$(if $(CPU),$(call UV,--torch-backend cpu -r $(CPU_LOCK)) 2>/dev/null ||) $(if $(filter-out auto,$(CPU)), \
+	  $(BIN)/python -m pip install --quiet -r $(CPU_LOCK), \
+	  $(call UV,-r requirements.lock) || $(BIN)/python -m pip install --quiet -r requirements.lock)
 	@rm -rf $(VENV)/cache
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m pip check

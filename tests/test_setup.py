@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FAKE_PYTHON = """#!/bin/sh
 echo "$(basename "$0") $@" >> "$NOTES"
 case "$(basename "$0") $*" in
+  uv*--torch-backend*) test ! -e no-cpu-wheels -a ! -e no-network; exit ;;
   uv*) test ! -e no-uv -a ! -e no-network; exit ;;
   *"install --quiet uv") cp "$0" "$(dirname "$0")/uv" ;;
 esac
@@ -50,7 +51,7 @@ def install(checkout: Path, *words: str) -> tuple[int, str]:
     """Exit code of `make install`, or with other words, and what it asked of python."""
     notes = checkout / "notes"
     notes.unlink(missing_ok=True)
-    command = ["make", *(words or ["install"]), f"PYTHON={checkout / 'python'}"]
+    command = ["make", "CPU=", *(words or ["install"]), f"PYTHON={checkout / 'python'}"]
     ours = {
         name: value for name, value in os.environ.items() if not name.startswith("MAKE")
     }  # this may run under `make test`
@@ -80,12 +81,27 @@ def test_what_uv_does_not_find_pip_installs_with_its_own_configuration(checkout)
     assert asked.index("uv pip install") < asked.index("python -m pip install --quiet -r req")
 
 
-def test_without_gpu_libraries_pip_alone_chooses_the_wheels(checkout):
+def test_without_a_gpu_torch_comes_without_its_libraries_if_it_can_be_had_so(checkout):
     (checkout / "requirements.lock").write_text("numpy==2\nnvidia-cublas==13\ntriton==3\n")
-    code, asked = install(checkout, "install", "CPU=1")
+    code, asked = install(checkout, "install", "CPU=auto")
     assert code == 0
-    assert "uv" not in asked
+    assert "--torch-backend cpu -r .venv/requirements.lock" in asked
+    assert "-r requirements.lock" not in asked
     assert (checkout / ".venv/requirements.lock").read_text() == "numpy==2\n"
+
+
+@pytest.mark.parametrize(
+    ("cpu", "then"),
+    [("auto", "python -r requirements.lock"), ("1", "install --quiet -r .venv/requirements.lock")],
+)
+def test_without_cpu_wheels_the_libraries_come_too_unless_pip_is_to_find_others(
+    checkout, cpu, then
+):
+    (checkout / "requirements.lock").write_text("numpy==2\n")
+    (checkout / "no-cpu-wheels").touch()
+    code, asked = install(checkout, "install", f"CPU={cpu}")
+    assert code == 0
+    assert asked.index("--torch-backend cpu") < asked.index(then) < asked.index("--no-deps")
 
 
 def test_what_is_locked_without_gpu_libraries_names_none(checkout):
