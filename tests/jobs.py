@@ -30,21 +30,21 @@ TO_A_VERDICT = "pflpipe run {0}.csv --user person --label answer --yes --minutes
 SNAKEMAKE = 'snakemake --cores all --snakefile "$(python -c "{}")" --'.format(
     "from pflpipe.pipeline.project import SNAKEFILE; print(SNAKEFILE)"
 )
-PAPER = r"""\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\begin{document}
-\input{results/tables/classes}
-\begin{figure}\includegraphics[width=\columnwidth]{results/figures/classes/cost.pdf}\end{figure}
-\begin{figure*}\includegraphics[width=\textwidth]{results/figures/classes/gains.pdf}\end{figure*}
-\end{document}
+PAPER = r"""\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}
+\textwidth=6.9in\columnsep=.3in\oddsidemargin=-.2in\begin{document}x\input{results/tables/classes}
+\begin{figure}\includegraphics{paper/gains.pdf}\end{figure}
+\begin{figure*}\includegraphics{paper/cost.pdf}\end{figure*}\end{document}
 """
 MLFLOW = (
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --workers 1"
     " --backend-store-uri sqlite:///results/mlflow.db --artifacts-destination results/mlartifacts"
+    " >mlflow.log 2>&1"
 )
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is typed, and the page that is looked at: a file of the folder, or nothing for what was
+    """What is typed, and the page of the folder that is looked at, or nothing for what was
     printed. ``before`` writes what a user has already."""
 
     typed: str
@@ -53,8 +53,7 @@ class Job:
 
 
 def people(name: str) -> Callable[[Path], None]:
-    """Return a writer of sixty people with twenty rows each: answers are classes, numbers, or
-    classes that follow from what a person wrote."""
+    """Return a writer of sixty people, twenty rows each, whose answers follow from numbers or words."""
 
     def write(folder: Path) -> None:
         rng = np.random.default_rng(0)
@@ -114,9 +113,10 @@ JOBS = {
     },
     "change": Job("pflpipe run classes --yes", "results/verdicts/classes.html", changed),
     "paper": Job(
-        "pflpipe figures classes && pdflatex -interaction=batchmode paper.tex"
-        " && mutool draw -q -r 80 -o paper.png paper.pdf 1",
-        "paper.png",
+        "pflpipe figures classes cost gains --bare --out paper && pdflatex -interaction=batchmode"
+        " paper.tex && mutool draw -q -r 80 -o paper%d.png paper.pdf"
+        " && printf '<img src=%s>' paper?.png >paper.html",
+        "paper.html",
         paper,
     ),
     "report": Job(
@@ -135,7 +135,6 @@ JOBS = {
     ),
     "quickstart": Job("pflpipe quickstart", "results/verdicts/quickstart.html"),
 }
-"""The longest stands last."""
 
 
 def typed(job: Job, wheel: Path, folder: Path) -> tuple[float, str]:
@@ -172,7 +171,8 @@ def pictures(name: str, job: Job, printed: str, folder: Path) -> Iterator[str]:
         with chromium() as browser:
             for width in WIDTHS:
                 with opened(browser, address, width) as (shown, heard):
-                    shown.wait_for_load_state("networkidle")
+                    if server is not None:
+                        shown.get_by_text("certified").first.wait_for(timeout=120_000)
                     target = folder.parent / f"{name}-{width}.png"
                     shown.screenshot(path=target, full_page=job.page != "mlflow")
                     yield " ".join([target.name, *heard.errors[:1], *beyond(shown)[:1]])
