@@ -53,7 +53,7 @@ class Job:
 
 
 def people(name: str) -> Callable[[Path], None]:
-    """Return a writer of sixty people, twenty rows each, whose answers follow from numbers or words."""
+    """Return a writer of sixty people with twenty rows; answers follow from numbers or words."""
 
     def write(folder: Path) -> None:
         rng = np.random.default_rng(0)
