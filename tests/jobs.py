@@ -172,7 +172,7 @@ def pictures(name: str, job: Job, printed: str, folder: Path) -> Iterator[str]:
             for width in WIDTHS:
                 with opened(browser, address, width) as (shown, heard):
                     if server is not None:
-                        shown.get_by_text("certified").first.wait_for(timeout=120_000)
+                        shown.locator(".ag-cell").first.wait_for(state="attached", timeout=120_000)
                     target = folder.parent / f"{name}-{width}.png"
                     shown.screenshot(path=target, full_page=job.page != "mlflow")
                     yield " ".join([target.name, *heard.errors[:1], *beyond(shown)[:1]])
