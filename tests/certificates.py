@@ -70,6 +70,7 @@ CELLS = {
     "buffered": cell(groups=4, buffers=1),
     "laplace": cell("appfl", mechanism="laplace"),
     "secure noise": cell(mechanism="discrete_gaussian", noise="secure"),
+    "secure aggregation": cell(mechanism="skellam", bits=20, dropout=0.1),
     "secret cohorts, laplace": cell("appfl", mechanism="laplace", sample_rate=0.5),
     "sizes count": cell("feddpa", "official"),
     "public cohorts": cell("dp_fedsam", "official", sample_rate=0.5),

@@ -202,6 +202,8 @@ def plan(cell: Cell) -> dict[str, Any]:
             "band": 1,
             "buffers": None,
             "noise": budget.noise,
+            "bits": 0,
+            "dropout": 0.0,
             "noise_multiplier": sigma,
             "sample_rate": training.sample_rate,
             "rounds": training.rounds,

@@ -345,16 +345,16 @@ def test_the_public_cohort_has_a_fixed_size_and_is_the_same_for_everybody():
 def test_upload_bits_are_what_one_client_sends_and_public_unless_masks_are_private():
     update = uploads()  # of 12 + 5 + 1 + 70 numbers
     present = torch.tensor([True, False, True, False, False, True])
-    assert upload_bits(Uploads(update), present, {}) == 32 * 88
-    assert upload_bits(Uploads(update), ~everybody(), {}) == 32 * 88
+    assert upload_bits(Uploads(update), present, {}, GAUSSIAN) == 32 * 88
+    assert upload_bits(Uploads(update), ~everybody(), {}, GAUSSIAN) == 32 * 88
     scale = {"vector": torch.tensor([0.0, 1, 0, 2, 1]), "matrix": torch.tensor([1.0, 0, 0, 0])}
-    assert upload_bits(Uploads(update), present, scale) == 32 * (3 + 3 + 1 + 70)
-    assert upload_bits(Uploads(update), present, {"long": torch.tensor(0.0)}) == 32 * 18
+    assert upload_bits(Uploads(update), present, scale, GAUSSIAN) == 32 * (3 + 3 + 1 + 70)
+    assert upload_bits(Uploads(update), present, {"long": torch.tensor(0.0)}, GAUSSIAN) == 32 * 18
     masks = {f"mask.{name}": torch.zeros_like(update[name], dtype=torch.bool) for name in update}
     masks["mask.vector"][0, :2] = masks["mask.scalar"][2] = True
     masks["mask.long"][1] = True  # not present
     # FedGLP-ADP, Eq. 20
-    assert upload_bits(Uploads(update, masks), present, {}) == 32 * (2 + 1) / 3 + 88
+    assert upload_bits(Uploads(update, masks), present, {}, GAUSSIAN) == 32 * (2 + 1) / 3 + 88
 
 
 def test_single_messages_exist_only_under_departures_of_messages():

@@ -59,6 +59,7 @@ def make_place(place: Path, method: str = "feddpa", **changes) -> cells.Cell:
     }
     plan |= {"rounds": ROUNDS, "delta": 1e-3, "clients": 6, "adaptive": None}
     plan |= {"groups": 1, "band": 1, "buffers": None, "noise": "reproducible"}
+    plan |= {"bits": 0, "dropout": 0.0}
     files.write_json(place / "plan.json", {"plan": plan | changes})
     files.write_json(place / "cell.json", cell.to_dict())
     return cell

@@ -179,7 +179,7 @@ class Training:
     to the study's file (in a cell: to the working directory)"""
 
 
-MECHANISMS = ("gaussian", "laplace", "discrete_gaussian")
+MECHANISMS = ("gaussian", "laplace", "discrete_gaussian", "skellam")
 _NOISY = ("mechanism", *MECHANISMS)
 
 
@@ -222,6 +222,11 @@ class Privacy:
     ] = "reproducible"
     """reproducible: who knows the settings can draw it again; secure: from the operating system,
     so that nobody can, not even to repeat the run (privacy/secure.py)"""
+    bits: Annotated[int, Option(least=4, most=32, only=("mechanism", "skellam"))] = 16
+    """of every number that a client sends under secure aggregation, which adds modulo 2^bits"""
+    dropout: Annotated[float, Option(least=0, below=1, only=("mechanism", "skellam"))] = 0.0
+    """share of the clients that may fail in a round, a public number: the noise of the others is
+    enough"""
     departures: Annotated[
         tuple[str, ...],
         Option(choices=tuple(sorted(OF_CALIBRATION)), distinct=True, only=("epsilon",)),

@@ -206,7 +206,7 @@ def test_exactly_the_promised_number_of_weights_is_sent(departures, keep_ratio):
             assert scale[name].sum() == (scale[name] == 1).sum() == kept
         bits += 32 * kept + (size if departures else 0)
     uploads, everybody = Uploads(update, extras), torch.ones(4, dtype=torch.bool)
-    assert mechanism.upload_bits(uploads, everybody, scale) == bits
+    assert mechanism.upload_bits(uploads, everybody, scale, plan(4)) == bits
 
 
 def test_noise_lies_on_the_public_support_alone():
@@ -247,4 +247,7 @@ def test_on_resnet20_131744_of_271824_coordinates_are_released():
     body = {name: params[name] for name in world.task.body_names}
     assert trees.size(body) == 271_824
     uploads = Uploads({name: value[None] for name, value in body.items()})
-    assert mechanism.upload_bits(uploads, torch.ones(1, dtype=torch.bool), scale) == 32 * 131_744
+    assert (
+        mechanism.upload_bits(uploads, torch.ones(1, dtype=torch.bool), scale, plan(1))
+        == 32 * 131_744
+    )

@@ -162,7 +162,9 @@ class Case:
 
 def _everybody(mechanism: str) -> Privacy:
     delta = None if mechanisms.of(mechanism).pure else 0.02
-    return Privacy(mechanism, epsilon=8.0, delta=delta, clip_norm=2.5)
+    # Coarser rounding would look like a movement that follows the noise.
+    bits = 32 if mechanism == "skellam" else Privacy.bits
+    return Privacy(mechanism, epsilon=8.0, delta=delta, clip_norm=2.5, bits=bits)
 
 
 CORRELATED = Case("gaussian", False, "", (), "central", correlated=True)

@@ -191,6 +191,8 @@ def _audit(audit: dict[str, Any], row: dict[str, Any]) -> Iterator[str]:
     plan, words = audit["plan"], audit["audit"].split("-")
     if plan["norm"] != 1 + (plan["mechanism"] != "laplace"):
         yield "its plan has the norm of another mechanism"
+    if (plan["bits"], plan["dropout"]) != (32 * (plan["mechanism"] == "skellam"), 0):
+        yield "its plan has the secure aggregation of another audit"
     if plan["buffers"] and plan["band"] != plan["rounds"]:
         yield "its plan has buffers, and a band of fewer or more than all rounds"
     said = {
@@ -246,6 +248,7 @@ def _warnings(row: dict[str, Any]) -> Iterator[str]:
     needed += ["cohorts are fixed in advance"] * fixed
     needed += ["clients are dealt"] * ("users" in settings["partition"])
     needed += ["secure noise"] * ("noise" in privacy)
+    needed += ["secure aggregation"] * (plan["mechanism"] == "skellam")
     for start in needed:
         if not any(warning.startswith(start) for warning in said):
             yield f"warnings: none begins with {start!r}"

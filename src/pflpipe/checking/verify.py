@@ -60,7 +60,7 @@ SETTINGS = (
         for name in (
             *("mechanism", "epsilon", "noise_multiplier", "delta", "clip_norm", "clip_quantile"),
             *("clip_lr", "clip_bit_noise", "accountant", "band", "buffers", "departures"),
-            "noise",
+            *("noise", "bits", "dropout"),
         )
     ),
 )

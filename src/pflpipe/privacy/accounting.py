@@ -94,6 +94,8 @@ def make_plan(
         band=rounds if privacy.buffers else privacy.band,
         buffers=fitted(rounds, groups, privacy.buffers) if privacy.buffers else None,
         noise=privacy.noise,
+        bits=privacy.bits if privacy.mechanism == "skellam" else 0,
+        dropout=privacy.dropout,
     )
     plan.check_fixed(names)
     if plan.noise == "secure":

@@ -87,7 +87,8 @@ class Ledger:
         departures: their names, sorted.
         adjacency: ``zero_out``: neighbours differ in one client, whose upload is zero in every
             round.
-        trust: ``central``: all epsilons but the local ones trust the server to add the noise; None
+        trust: ``central``: all epsilons but the local ones trust the server to add the noise;
+            ``secure_aggregation``: the server sees sums alone, to which clients add the noise; None
             without privacy.
         sampling: ``everybody`` (q = 1), ``poisson``, ``cyclic`` (groups that take part in turn), or
             ``public`` (the cohort can be computed).
@@ -269,7 +270,7 @@ def ledger(
         claim=claim_of(plan.mechanism, names, code),
         departures=tuple(sorted(names)),
         adjacency="zero_out",
-        trust="central" if private else None,
+        trust=("secure_aggregation" if plan.bits else "central") if private else None,
         sampling=_sampling(plan, names),
         epsilon_target=privacy.epsilon,
         epsilon_nominal=privacy.epsilon if private and names else None,
@@ -462,6 +463,13 @@ def _warnings(
             f"cohorts are fixed in advance, groups in turn: {plan.groups}, and hide nothing: a "
             f"client takes part in up to {most} of {plan.rounds} rounds, whose noise is {noise}; "
             f"they count as one release of sensitivity {length:.6g} C"
+        )
+    if plan.bits:
+        staying = math.ceil((1 - plan.dropout) * plan.clients)
+        yield (
+            f"secure aggregation, sums modulo 2^{plan.bits}, is simulated: the epsilons hold if at "
+            f"least {staying} of {plan.clients} clients add their share of the noise in every "
+            "round, tell it nobody, and nobody sees more than the sum"
         )
     if plan.noise == "secure":
         yield (

@@ -40,7 +40,7 @@ from torch import Tensor
 
 from pflpipe.errors import PrivacyError, nearest
 from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_JOINT_CLIP, check_departures
-from pflpipe.privacy import correlated
+from pflpipe.privacy import correlated, secure_sum
 from pflpipe.privacy.clipping import clip, for_clients, in_steps, squares
 from pflpipe.privacy.departures import bounded, check_extras, deviation, weights
 from pflpipe.privacy.plan import Plan
@@ -79,7 +79,9 @@ class Released:
         messages: name -> ``[..., M, *shape]``, each client's noised message under departures of
             messages; otherwise empty.
         clean: ``sum`` without its noise, in float64; under departures of messages, each message
-            without its noise. A diagnostic, as all further fields.
+            without its noise; under secure aggregation, the rotated sum in whole numbers, without a
+            name. A diagnostic, as all further fields.
+        wrapped: ``[...]``, numbers of a secure sum that were beyond its modulus.
         noise_norm, signal_norm: ``[...]``, L2 norms of the two terms of ``sum``.
         norms: ``[..., M]``, norm of each drawn client's scaled update before clipping; 0 if not
             drawn.
@@ -90,6 +92,7 @@ class Released:
     sum: dict[str, Tensor]
     messages: dict[str, Tensor]
     clean: dict[str, Tensor]
+    wrapped: Tensor
     noise_norm: Tensor
     signal_norm: Tensor
     norms: Tensor
@@ -138,6 +141,11 @@ def release(
     _check(generator, uploads, present, plan, scale, departures)
     lead = present.ndim
     bound = math.inf if plan.clip_norm is None else plan.clip_norm
+    shapes = {name: rows.shape[lead:] for name, rows in uploads.update.items()}
+    whole = None
+    if plan.bits and plan.noise_multiplier:
+        whole = secure_sum.rule(plan, sum(map(math.prod, shapes.values())))
+        bound = whole.room * whole.step
     if departures.isdisjoint(WITHOUT_JOINT_CLIP):
         clipped, norms = clip(uploads.update, bound, scale, plan.norm, lead)
         shortened = norms > bound
@@ -150,20 +158,29 @@ def release(
         signal, noise, messages, clean = _noise_of_messages(
             generator, clipped, uploads.extras, present, plan, scale, departures
         )
+    elif whole is not None:
+        assert isinstance(generator, np.random.Generator)
+        drawn, signs = secure_sum.noise_and_signs(generator, whole, present.shape[:-1])
+        steps = secure_sum.rounded(generator, clipped, signs, whole, lead)
+        total = _sum_over_clients(steps, present.cpu().double())
+        sums, wrapped = secure_sum.opened(total + drawn, signs, whole, plan.clients, shapes)
+        unit = whole.step / plan.clients
+        signal, noise, messages, clean = {"": total * unit}, {"": drawn * unit}, {}, {"": total}
     else:
         signal, noise = _noise_of_sum(generator, clipped, present, plan, scale)
         messages, clean = {}, signal
+    if whole is None:
+        sums = {name: value + noise.get(name, 0.0) for name, value in signal.items()}
+        wrapped = torch.zeros(present.shape[:-1], dtype=torch.int64)
     # Rows of clients that were not drawn may hold anything, so every diagnostic is masked.
     nonfinite = present & torch.isinf(norms)
     # Signal and noise are added in float64 and rounded once. Noise that is rounded first has gaps,
     # and the sum would show how far the signal has shifted them.
     return Released(
-        sum={
-            name: (value + noise.get(name, 0.0)).to(uploads.update[name].dtype)
-            for name, value in signal.items()
-        },
+        sum={name: value.to(uploads.update[name]) for name, value in sums.items()},
         messages=messages,
         clean=clean,
+        wrapped=wrapped,
         noise_norm=_length(noise, present),
         signal_norm=_length(signal, present),
         norms=torch.where(present, norms, 0),
@@ -172,13 +189,18 @@ def release(
     )
 
 
-def upload_bits(uploads: Uploads, present: Tensor, scale: Mapping[str, Tensor]) -> float:
+def upload_bits(
+    uploads: Uploads, present: Tensor, scale: Mapping[str, Tensor], plan: Plan
+) -> float:
     """Return the number of bits that one client sends in a round: 32 for each coordinate, and 1 for
-    each place of a mask that is sent too.
+    each place of a mask that is sent too; under secure aggregation those of its whole numbers.
 
     The number is public. Private masks differ between clients; with them it is the mean over the
     present clients.
     """
+    if plan.bits:
+        numbers = sum(rows[0].numel() for rows in uploads.update.values())
+        return plan.bits * secure_sum.rule(plan, numbers).width
     bits, clients = 0.0, max(int(present.sum()), 1)
     for name, value in uploads.update.items():
         places, mask = value[0].numel(), uploads.extras.get(f"mask.{name}")
@@ -277,7 +299,7 @@ def _length(tree: Mapping[str, Tensor], present: Tensor) -> Tensor:
     """Return the joint L2 norm ``[...]`` in float64; 0 for an empty tree."""
     total = torch.zeros(present.shape[:-1], dtype=torch.float64, device=present.device)
     for value in tree.values():
-        total += squares(value, present.ndim - 1)
+        total += squares(value, present.ndim - 1).to(total)
     return total.sqrt()
 
 

@@ -75,6 +75,7 @@ class Plan:
         buffers: what correlates the noise of a band of all rounds; ``None`` for the square root of
             the prefix sums.
         noise: ``reproducible``, or ``secure`` (secure.py; discrete_gaussian only).
+        bits, dropout: of secure aggregation (secure_sum.py); 0 for other mechanisms than skellam.
 
     Raises:
         PrivacyError: a value is missing, superfluous or out of its range.
@@ -95,6 +96,8 @@ class Plan:
     noise: Annotated[
         str, Option(choices=("reproducible", "secure"), only=("mechanism", "discrete_gaussian"))
     ] = "reproducible"
+    bits: int = 0
+    dropout: Annotated[float, Option(least=0, below=1)] = 0.0
 
     def __post_init__(self) -> None:
         _check(self)

@@ -16,6 +16,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
@@ -24,6 +25,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.facts.departures import OF_MESSAGES
+from pflpipe.privacy import secure_sum
 from pflpipe.privacy.adaptive import HALF, multiplier_of_updates
 from pflpipe.privacy.clip_bits import BITS
 from pflpipe.privacy.cohorts import public_cohort
@@ -66,7 +68,9 @@ def of_release(
     # Both directions: present without being drawn, and drawn without being present.
     strangers = took_part ^ _cohort(plan, departures, key, residuals.releases)
     coordinates = mismatches = 0
-    if plan.noise_multiplier and plan.clip_norm:
+    if plan.bits and plan.noise_multiplier:
+        coordinates, mismatches = _of_secure_sum(plan, key, residuals.releases, uploads, released)
+    elif plan.noise_multiplier and plan.clip_norm:
         messages = bool(departures & OF_MESSAGES)
         clip_norm = plan.clip_norm if residuals.bound is None else residuals.bound
         multiplier = plan.noise_multiplier if plan.adaptive is None else multiplier_of_updates(plan)
@@ -204,6 +208,23 @@ def _correlated(
             yield noise
 
     return enumerate(buffered(buffers.decays, buffers.scales) if buffers else banded())
+
+
+def _of_secure_sum(
+    plan: Plan, key: str, round: int, uploads: Uploads, released: Released
+) -> tuple[int, int]:
+    """Return how many numbers a secure sum released, and how many are not the clients' whole
+    numbers plus the plan's noise."""
+    shapes = {name: rows.shape[1:] for name, rows in uploads.update.items()}
+    numbers = sum(map(math.prod, shapes.values()))
+    of = secure_sum.rule(plan, numbers)
+    noise, signs = secure_sum.noise_and_signs(release_rng(key, "noise", round), of, ())
+    sums = released.clean[""] + noise
+    expected, _ = secure_sum.opened(sums, signs, of, plan.clients, shapes)
+    differing = len(released.sum.keys() ^ shapes.keys())
+    for name, value in released.sum.items():
+        differing += _differing(value, expected[name].to(value)) if name in expected else 0
+    return numbers, differing
 
 
 def _differing(actual: Tensor, expected: Tensor) -> int:

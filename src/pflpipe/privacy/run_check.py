@@ -78,7 +78,8 @@ def check(
     if plan.adaptive is not None:
         agree("movements of the clip bound", residuals.moves, rounds, of_plan)
     agree("released numbers without exactly the noise of its plan", residuals.mismatches, 0)
-    # Under departures of messages this number follows from private masks and from the cohorts.
-    if OF_MESSAGES.isdisjoint(departures):
+    # Under departures of messages this number follows from private masks and from the cohorts, and
+    # under secure aggregation more are sent than released.
+    if OF_MESSAGES.isdisjoint(departures) and not plan.bits:
         sent = round(uploaded * rounds)
         agree("released numbers with noise", residuals.coordinates, sent, ", those that were sent")

@@ -39,7 +39,14 @@ CURVES = ("personal_own", "personal_common", "global_common")
 
 COLUMNS = (
     *("round", "participants", "loss", "clip_norm", "update_norm_mean", "update_norm_max"),
-    *("fraction_clipped", "nonfinite_uploads", "noise_norm", "signal_norm", "signal_to_noise"),
+    *(
+        "fraction_clipped",
+        "nonfinite_uploads",
+        "noise_norm",
+        "signal_norm",
+        "signal_to_noise",
+        "wrapped",
+    ),
     *CURVES,
 )
 
@@ -249,8 +256,9 @@ def one_round(
             inputs = progress.params, Update(released.sum), progress.server
             witness.server(round, progress.bound, inputs, (scale, *stepped))
         progress.params, progress.server = stepped
-        progress.uploaded_bits += mechanism.upload_bits(uploads, present, scale)
+        progress.uploaded_bits += mechanism.upload_bits(uploads, present, scale, plan)
         row |= _diagnostics(released, present)
+        row |= {"wrapped": int(released.wrapped)} if plan.bits else {}
         # The bits say who was clipped to C_t, so they are released after the updates of the round.
         if simulation.plan.adaptive is not None:
             _move_bound(simulation, progress, released, present)
@@ -287,7 +295,7 @@ def _move_bound(
     second = simulation.release(noise, bits, present, adaptive.of_bits(plan), {}, frozenset())
     progress.bound = clip_bits.next_bound(plan, before, second.sum).item()
     progress.residuals = of_bits(progress.residuals, plan, simulation.key, second, progress.bound)
-    progress.uploaded_bits += mechanism.upload_bits(bits, present, {})
+    progress.uploaded_bits += mechanism.upload_bits(bits, present, {}, plan)
 
 
 def _check_upload(update: Tree, method: Method, task: Task) -> None:

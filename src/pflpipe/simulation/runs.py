@@ -39,7 +39,7 @@ from pflpipe.learning.augment import Augment
 from pflpipe.learning.metrics import BUILT_IN, Metric
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.registry import Resolved
-from pflpipe.privacy import secure
+from pflpipe.privacy import secure, secure_sum
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.run_check import Residuals
@@ -178,6 +178,9 @@ def of_data(
         loss=losses.find(cell.training.loss),
         has_global_model=resolved.about.has_global_model,
     )
+    if plan.bits:
+        shapes = simulation.method.upload(simulation.task).values()
+        secure_sum.rule(plan, sum(map(math.prod, shapes)))
     return build(simulation, cell.server, backend)
 
 

@@ -8,8 +8,9 @@ from pflpipe.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from pflpipe.privacy.mechanisms.gaussian import Gaussian
 from pflpipe.privacy.mechanisms.laplace import Laplace
 from pflpipe.privacy.mechanisms.nothing import Nothing
+from pflpipe.privacy.mechanisms.skellam import Skellam
 
-_ALL = (Nothing(), Gaussian(), Laplace(), DiscreteGaussian())
+_ALL = (Nothing(), Gaussian(), Laplace(), DiscreteGaussian(), Skellam())
 _BY_NAME = {one.name: one for one in _ALL}
 
 

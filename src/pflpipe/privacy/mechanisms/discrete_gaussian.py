@@ -67,12 +67,12 @@ class DiscreteGaussian(Gaussian):
         """Return the least epsilon of all orders; infinite at delta 0."""
         if delta == 0:
             return math.inf
-        rho = sum(map(_rho, of))
+        rho = sum(map(self.rho, of))
 
-        def bound(order: float) -> float:
-            return rho * order + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+        def bound(order: Any) -> Any:
+            return rho * order + np.log1p(-1 / order) - np.log(delta * order) / (order - 1)
 
-        return max(0.0, _least(bound))
+        return max(0.0, self.least(bound))
 
     def closed(self, of: Releases) -> bool:
         """Return True: nothing else counts these releases."""
@@ -84,31 +84,30 @@ class DiscreteGaussian(Gaussian):
 
     def delta(self, of: Releases, epsilon: float) -> float | None:
         """Return the least delta of all orders."""
-        rho = _rho(of)
+        rho = self.rho(of)
 
-        def logarithm(order: float) -> float:
-            ratio = (order - 1) * (order * rho - epsilon) + order * math.log1p(-1 / order)
-            return ratio - math.log(order - 1)
+        def logarithm(order: Any) -> Any:
+            ratio = (order - 1) * (order * rho - epsilon) + order * np.log1p(-1 / order)
+            return ratio - np.log(order - 1)
 
-        return min(1.0, math.exp(min(0.0, _least(logarithm))))
+        return min(1.0, math.exp(min(0.0, self.least(logarithm))))
 
     def mu(self, of: Releases) -> float | None:
         """Return None: the curve is not that of mu-GDP."""
         return None
 
+    def rho(self, of: Releases) -> float:
+        """Return the rho of all rounds."""
+        return of.rounds / (2 * of.multiplier**2)
 
-def _rho(of: Releases) -> float:
-    return of.rounds / (2 * of.multiplier**2)
+    def least(self, bound: Callable[[Any], Any]) -> float:
+        """Return the least bound that a search over the orders finds. Each of them holds."""
+        from scipy.optimize import minimize_scalar
 
+        def at(logarithm: float) -> float:
+            return float(bound(1 + math.exp(logarithm)))
 
-def _least(bound: Callable[[float], float]) -> float:
-    """Return the least bound that a search over the orders finds. Each of them holds."""
-    from scipy.optimize import minimize_scalar
-
-    def at(logarithm: float) -> float:
-        return bound(1 + math.exp(logarithm))
-
-    return float(minimize_scalar(at, bounds=(-30, 30), method="bounded").fun)
+        return float(minimize_scalar(at, bounds=(-30, 30), method="bounded").fun)
 
 
 def _laplace(generator: np.random.Generator, count: int) -> np.ndarray:
