@@ -605,6 +605,25 @@ def test_rows_of_declared_users_are_dealt_only_if_the_study_says_so(wish):
         make(without, said, 0)
 
 
+def test_shifted_labels_are_those_of_the_first_clients_and_nothing_else_changes():
+    labels = np.arange(200) % 10
+    wish = Wish("dirichlet", 8, alpha=0.3, min_size=6, test_fraction=0.3, new_clients=4)
+    split = make(arrays(labels), wish, 0)
+    assert_same_rows(split, make(arrays(labels), replace(wish, shifted=0.25), 0))
+    moved = partition.shifted_labels(labels, split, 0.25, 10)
+    first = [split.train[:2], split.validation[:2], split.test[:2]]
+    first += [split.new.train[:1], split.new.validation[:1], split.new.test[:1]]
+    shifted = np.concatenate([rows for part in first for rows in part])
+    assert (moved[shifted] == (labels[shifted] + 1) % 10).all()
+    assert np.array_equal(np.flatnonzero(moved != labels), np.sort(shifted))
+    alone = replace(wish, test_fraction=None, shifted=0.25)
+    with pytest.raises(ConfigError, match=r"shifted is for partition\.test_fraction only"):
+        make(arrays(labels), alone, 0)
+    numbers = arrays(labels.astype(np.float32))
+    with pytest.raises(ConfigError, match=r"shifted; got 0\.25; expected 0, as labels are real"):
+        make(numbers, Wish("iid", 4, test_fraction=0.3, shifted=0.25), 0)
+
+
 def test_who_has_users_for_clients_ignores_none():
     for change, words in (
         ({"users": "ignored"}, "users is for partition.kind dirichlet or pathological or iid only"),

@@ -370,6 +370,21 @@ def test_local_only_uploads_nothing(tmp_path):
     assert files.read_json(tmp_path / "run/run.json")["released"]["upload_bytes_per_round"] == 0
 
 
+def test_a_run_trains_and_tests_on_the_labels_of_a_shifted_partition(tmp_path):
+    cell, inputs = make_place(tmp_path, "dp_fedavg"), inputs_of(tmp_path)
+    wish = dataclasses.replace(cell.partition, test_fraction=0.3, shifted=0.5)
+    arrays = datasets.load_arrays(inputs.data)
+    split = partition.make(arrays, wish, 0)
+    split.save(inputs.partition)
+    shifted = dataclasses.replace(cell, partition=wish)
+    labels = runs.simulate(shifted, inputs, device="cpu", backend="loop").train.y.numpy()
+    held = [np.concatenate([split.train[i], split.test[i]]) for i in range(6)]
+    for rows in held[:3]:
+        assert (labels[rows] == (arrays.train_labels[rows] + 1) % 10).all()
+    for rows in held[3:]:
+        assert (labels[rows] == arrays.train_labels[rows]).all()
+
+
 def test_a_partition_of_another_number_of_clients_is_refused(tmp_path):
     cell = make_place(tmp_path)
     division = cells.Partition("iid", 3)

@@ -86,6 +86,9 @@ class Partition:
     for each user by name, and the epsilon of a person is that of a group of so many; null: with any
     number, so that it is that of all clients or none. A client with fewer than min_size examples
     then takes part without any"""
+    shifted: Annotated[float, Option(least=0, most=1, only=("test_fraction",))] = 0.0
+    """concept shift: share of the clients, the first ones, and of new clients, whose label y is
+    replaced by y + 1, and the last class by 0; the common test set keeps its labels"""
 
 
 @dataclass(frozen=True)
@@ -390,11 +393,13 @@ class Cell:
 
         Users of a data set are the same for every seed, and the first M of them are among the first
         N. Rows that are dealt make other clients at every seed. A client's share is drawn before
-        its test and validation parts are split off, so these fractions do not matter.
+        its test and validation parts are split off and its labels shifted, so these fractions do
+        not matter.
         """
         if self.partition.kind == "natural":
             return self.dataset
-        share = dataclasses.replace(self.partition, validation_fraction=0.1, test_fraction=None)
+        unset = {"validation_fraction": 0.1, "test_fraction": None, "shifted": 0.0}
+        share = dataclasses.replace(self.partition, **unset)
         return dataclasses.replace(self, partition=share).partition_id
 
     @cached_property

@@ -85,6 +85,8 @@ def check(
         "natural or iid, which need no classes",
     )
     ConfigError.unless(bool(fits), f"{location}.kind", got, expected)
+    fits, expected = classes or not p.shifted, "0, as labels are real numbers"
+    ConfigError.unless(bool(fits), f"{location}.shifted", p.shifted, expected)
     held, expected = p.classes_per_client, f"1 to {classes}, the data set's classes"
     fits = held is None or held <= classes
     ConfigError.unless(fits, f"{location}.classes_per_client", held, expected)
@@ -197,6 +199,19 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
     own_from_train = partition.test_fraction is not None
     everybody = Split(train, validation, [np.sort(rows) for rows in test], common, own_from_train)
     return replace(_only(everybody, ~new), new=_only(everybody, new)) if new.any() else everybody
+
+
+def shifted_labels(labels: np.ndarray, split: Split, share: float, classes: int) -> np.ndarray:
+    """Return the training labels ``[N]`` with those of the first ``share`` of the clients, and of
+    the new ones, moved on by one class, their own test rows included: a concept shift by swapped
+    labels (Sattler, Mueller, Samek, "Clustered Federated Learning", IEEE TNNLS 2021)."""
+    moved = labels.copy()
+    for clients in (split, split.new) if split.new else (split,):
+        for client in range(round(share * len(clients.train))):
+            for part in PARTS:
+                rows = getattr(clients, part)[client]
+                moved[rows] = (labels[rows] + 1) % classes
+    return moved
 
 
 def _only(split: Split, chosen: np.ndarray) -> Split:

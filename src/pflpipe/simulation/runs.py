@@ -30,6 +30,7 @@ from pflpipe.cells import Cell
 from pflpipe.code import guard
 from pflpipe.data import datasets
 from pflpipe.data.datasets import Arrays
+from pflpipe.data.partition import shifted_labels
 from pflpipe.data.split import Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, write_text
@@ -145,7 +146,10 @@ def of_data(
         kind = dtype if arrays.numbers else torch.int64
         return Examples(x, torch.from_numpy(labels).to(target, kind))
 
-    examples_of_training = examples(arrays.train_images, arrays.train_labels)
+    labels, shifted = arrays.train_labels, cell.partition.shifted
+    if shifted:
+        labels = shifted_labels(labels, split, shifted, arrays.classes)
+    examples_of_training = examples(arrays.train_images, labels)
     transform = None
     if cell.training.augment:
         # Transforms fill with black as the network sees it, not with 0.
