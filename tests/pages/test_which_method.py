@@ -56,6 +56,17 @@ def test_a_map_says_up_to_how_many_people_learn_alone_and_no_method():
     assert rule.method(replace(region, people=1000)) == "y", "q is in no other study"
 
 
+def test_few_people_take_what_asks_least_of_others_by_the_other_data_sets_of_their_kind():
+    many = case("answers", 1000, {"w": 0.0, "item_effects": 3.0}, kind=ANSWERS)
+    few = case("new", 30, {"w": 9.0, "item_effects": 1.0, "local_only": 0.0}, kind=ANSWERS)
+    found = left_out([*CASES[:4], many, few]).set_index("data")
+    assert found.loc["new", "method"] == "item_effects"
+    rule = fit([*CASES[:4], many])
+    assert rule.method(CASES[3]) == "local_only"
+    page = which_method.page([*CASES[:4], many], "")
+    assert rf"At most 100 people: learn alone; where {ANSWERS}, item\_effects." in page
+
+
 @pytest.mark.parametrize("text", ["On the mean", "a b"])
 def test_the_note_stays_and_every_number_of_the_page_follows_from_the_cases(text):
     page = which_method.page(CASES, text)

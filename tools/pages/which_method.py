@@ -24,6 +24,7 @@ from pages import wording
 from pages.panel import Panel
 from pflpipe.report.comparison import ALONE, MAIN, Group
 from pflpipe.report.render_table import Entry, Table, markdown
+from pflpipe.report.verdicts import CONSTANT, OFFSET
 
 PAGE = "which_method.md"
 ANSWERS, MANY, SHORT, LONG = (
@@ -34,7 +35,10 @@ ANSWERS, MANY, SHORT, LONG = (
 )
 _MOST_ITEMS, _MOST_SHORT = 500, 100
 FEW = (0, 100, 300)
-"""Numbers of people up to which a rule may say: learn alone. Among equally good ones, the first."""
+"""Numbers of people up to which a rule may say one of ``LITTLE``. Among equally good ones, the
+first."""
+LITTLE = (ALONE, CONSTANT, OFFSET)
+"""What asks little of the others: nothing, or one release of a number for each item."""
 GOOD = 1.0
 """A regret that a reader would not mind, in points."""
 ALWAYS = ("dp_fedavg", "fedrep", "pmtl_ft", "ditto", "feddpa", ALONE)
@@ -62,18 +66,21 @@ class Case:
 
 @dataclass(frozen=True)
 class Rule:
-    """Up to ``few`` people learn alone; else the first method of the kind's ``order`` that the
-    study has, or of ``others``, which is of all kinds."""
+    """Up to ``few`` people the first of the kind's ``little``, and without one learning alone; else
+    the first method of the kind's ``order`` that the study has, or of ``others``, which is of all
+    kinds."""
 
     few: int = 0
+    little: Mapping[str, Sequence[str]] = field(default_factory=dict)
     order: Mapping[str, Sequence[str]] = field(default_factory=dict)
     others: Sequence[str] = ()
 
     def method(self, case: Case) -> str:
         """Return what the rule says; empty where the study has none of its methods."""
         if case.people <= self.few:
-            return ALONE
-        order = [*self.order.get(case.kind, ()), *self.others]
+            order = [*self.little.get(case.kind, ()), ALONE]
+        else:
+            order = [*self.order.get(case.kind, ()), *self.others]
         return next((label for label in order if label in case.regret), "")
 
 
@@ -141,10 +148,18 @@ def fit(known: Sequence[Case]) -> Rule:
 
 
 def _fit(known: Sequence[Case], few: int) -> Rule:
-    many = [case for case in known if case.people > few and not case.map]
-    kinds = dict.fromkeys(case.kind for case in many)
-    order = {kind: _order([case for case in many if case.kind == kind]) for kind in kinds}
-    return Rule(few, order, _order(many))
+    single = [case for case in known if not case.map]
+    many = [case for case in single if case.people > few]
+    little = {
+        kind: [label for label in order if label in LITTLE]
+        for kind, order in _by_kind(single).items()
+    }
+    return Rule(few, little, _by_kind(many), _order(many))
+
+
+def _by_kind(known: Sequence[Case]) -> dict[str, list[str]]:
+    kinds = dict.fromkeys(case.kind for case in known)
+    return {kind: _order([case for case in known if case.kind == kind]) for kind in kinds}
 
 
 def _order(known: Sequence[Case]) -> list[str]:
@@ -195,7 +210,12 @@ def sentence(known: Sequence[Case]) -> str:
 
 
 def _told(rule: Rule) -> str:
-    lines = [f"At most {rule.few} people: learn alone."] * bool(rule.few)
+    instead = (
+        f"; where {kind}, {labels[0]}"
+        for kind, labels in rule.little.items()
+        if labels and labels[0] != ALONE
+    )
+    lines = [f"At most {rule.few} people: learn alone{''.join(instead)}."] * bool(rule.few)
     for kind, order in rule.order.items():
         lines.append(f"Where {kind}: {' or '.join(order[:2])}.")
     return "\n".join(
