@@ -32,7 +32,7 @@ SNAKEMAKE = 'snakemake --cores all --snakefile "$(python -c "{}")" --'.format(
 )
 PAPER = r"""\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}
 \textwidth=6.9in\columnsep=.3in\oddsidemargin=-.2in\begin{document}x\input{results/tables/classes}
-\begin{figure}\includegraphics{paper/gains.pdf}\end{figure}
+\begin{figure*}\includegraphics{paper/gains.pdf}\end{figure*}
 \begin{figure*}\includegraphics{paper/cost.pdf}\end{figure*}\end{document}
 """
 MLFLOW = (
@@ -119,10 +119,7 @@ JOBS = {
         "paper.html",
         paper,
     ),
-    "report": Job(
-        f"""{SNAKEMAKE} results/report.html --config 'studies=["classes"]'""",
-        "results/report.html",
-    ),
+    "report": Job(f"{SNAKEMAKE} results/report.html", "results/report.html"),
     "mlflow": Job(f"{SNAKEMAKE} results/tracking/classes.done", "mlflow"),
     "method": Job(
         f"{SNAKEMAKE} results/tables/easgd.csv && cat results/tables/easgd.md", "", own_method

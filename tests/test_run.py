@@ -100,6 +100,39 @@ def test_what_is_written_is_accepted_and_kept(folder):
     assert Path("studies/rows.yaml").read_text() == edited
 
 
+ORDINARY = (Path(__file__).resolve().parents[1] / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        ORDINARY,
+        "studies: [a] # mine\n",
+        "studies: [a]\ndatasets:\n  old: old.npz\nresults_dir: out\n",
+    ],
+    ids=["that of a clone", "without data sets", "with another"],
+)
+def test_a_config_that_is_there_gets_the_rows_and_keeps_all_else(before, folder):
+    Path("config.yaml").write_text(before)
+    block = understood.block(pd.read_csv("rows.csv", dtype=str), Path("rows.csv"), "person", "y")
+    init.write_natural("rows", block, understood.ORIGIN, [2.0, 8.0], 12)
+    old, new = yaml.safe_load(before), yaml.safe_load(Path("config.yaml").read_text())
+    assert new == old | {"datasets": {**old.get("datasets", {}), "rows": block}}
+    comments = [line for line in before.splitlines() if "#" in line]
+    assert [line for line in comments if line not in Path("config.yaml").read_text()] == []
+    init.write_natural("again", block, understood.ORIGIN, [2.0], 12)
+    assert {*config.load().datasets} == {*old.get("datasets", {}), "rows", "again"}
+
+
+def test_a_config_that_no_line_can_be_added_to_is_left_alone(folder):
+    Path("config.yaml").write_text(before := "studies: [a]\ndatasets: {old: old.npz}\n")
+    block = understood.block(pd.read_csv("rows.csv", dtype=str), Path("rows.csv"), "person", "y")
+    with pytest.raises(PflpipeError, match="each on a line"):
+        init.write_natural("rows", block, understood.ORIGIN, [2.0, 8.0], 12)
+    assert Path("config.yaml").read_text() == before
+    assert not Path("studies/rows.yaml").exists()
+
+
 @pytest.mark.parametrize(
     ("decided", "minutes", "seeds"),
     [(3, 9.0, 3), (6, 9.0, 6), (99, 9.0, 12), (99, 1e-9, 3)],

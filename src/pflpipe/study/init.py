@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
 import yaml
@@ -48,8 +49,8 @@ def write(name: str) -> list[Path]:
 def write_natural(
     name: str, block: dict[str, Any], origin: str, epsilons: Sequence[float], people: int
 ) -> list[Path]:
-    """Write ``studies/<name>.yaml``, in which every user of a block is a client, and a
-    ``config.yaml`` with the block; return the written files, none where the same are there.
+    """Write ``studies/<name>.yaml``, in which every user of a block is a client, and put the block
+    into ``config.yaml``; return the written files, none where the same are there.
 
     Args:
         origin: a sentence about the block.
@@ -60,11 +61,11 @@ def write_natural(
         ConfigError: there are others of these names.
     """
     study, config = STUDIES / f"{name}.yaml", Path("config.yaml")
-    if config.exists() or study.exists():
+    known = configuration.load(config).datasets if config.exists() else {}
+    if name in known or study.exists():
         do = f"pflpipe run {name} goes on with them as they are; or take another folder or --name"
-        known = configuration.load(config).datasets if config.exists() else {}
         fits = known.get(name) == block and study.exists()
-        what = f"{config if config.exists() else study} exists already and is for other rows"
+        what = f"{name} of {config if name in known else study} is for other rows"
         ConfigError.unless(fits, what, do=do)
         given = load_outline(name).document.get("axes", {}).get("privacy.epsilon")
         what = f"{study} exists already: privacy.epsilon"
@@ -83,12 +84,30 @@ def write_natural(
         "epsilons": ", ".join(f"{epsilon:g}" for epsilon in epsilons),
     }.items():
         text = text.replace(f"{{{word}}}", value)
-    note = f"# {origin}\n"
-    listed = yaml.safe_dump({"studies": [name], "datasets": {name: block}}, sort_keys=False)
-    texts = {study: text, config: note + listed}
+    before = config.read_text(encoding="utf-8") if config.exists() else f"studies: [{name}]\n"
+    texts = {study: text, config: _with_block(before, name, block, origin)}
     for file, text in texts.items():
         write_text(file, text)
     return list(texts)
+
+
+def _with_block(text: str, name: str, block: dict[str, Any], origin: str) -> str:
+    """Return the text of config.yaml with one more block; all else stays, comments too."""
+    expected = {**((yaml.safe_load(text) or {}).get("datasets") or {}), name: block}
+    line = re.compile(r"^datasets:(?: *\{\})? *$", re.M)
+    if not line.search(text):
+        text += "\ndatasets:\n"
+    listed = f"# {origin}\n{yaml.safe_dump({name: block}, sort_keys=False)}"
+    text = line.sub(lambda _: f"datasets:\n{indent(listed, '  ').rstrip()}", text, count=1)
+    try:
+        fits = yaml.safe_load(text)["datasets"] == expected
+    except yaml.YAMLError:
+        fits = False
+    do = f"write them so, or take another folder, and give the command again to add {name}"
+    ConfigError.unless(
+        fits, "config.yaml: datasets", expected="each on a line, by two spaces", do=do
+    )
+    return text
 
 
 def _with_users(config: Path) -> dict[str, dict[str, Any]]:
