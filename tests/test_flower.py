@@ -1,8 +1,8 @@
 """The folder that pflpipe flower writes: its run is that of the study, its certificate is accepted,
 and what is personal stays with the nodes."""
 
+import dataclasses
 import importlib.util
-import sys
 from pathlib import Path
 
 import pytest
@@ -34,25 +34,16 @@ def digits(tmp_path_factory):
 def study_of(method, digits: Path, results: Path):
     """Return a study of one run of twelve clients, with the files that its jobs make."""
     training = Training(3, 1, 16, "sgd", 0.3, sample_rate=0.6)
-    base = fake_results.BASE.__class__(**{**vars(fake_results.BASE), "training": training})
+    base = dataclasses.replace(fake_results.BASE, training=training)
     study = fake_results.study(methods=(method,), epsilons=(8.0,), seeds=(0,), base=base)
     (row,) = study.rows
+    plan = results / "plans" / f"{row.cell.plan_id}.json"
+    split = results / "partitions" / f"{row.cell.partition_id}.npz"
+    split.parent.mkdir(parents=True)
     arrays = datasets.load_arrays(digits / "digits.npz")
-    split = partition.make(arrays, row.cell.partition, row.cell.seed)
-    (results / "partitions").mkdir(parents=True)
-    split.save(results / "partitions" / f"{row.cell.partition_id}.npz")
-    files.write_json(
-        results / "plans" / f"{row.cell.plan_id}.json", to_json(plans.plan_of(row.cell))
-    )
-    return (
-        study,
-        row,
-        runs.Inputs(
-            results / "plans" / f"{row.cell.plan_id}.json",
-            results / "partitions" / f"{row.cell.partition_id}.npz",
-            digits / "digits.npz",
-        ),
-    )
+    partition.make(arrays, row.cell.partition, row.cell.seed).save(split)
+    files.write_json(plan, to_json(plans.plan_of(row.cell)))
+    return study, row, runs.Inputs(plan, split, digits / "digits.npz")
 
 
 @pytest.fixture
@@ -174,8 +165,8 @@ class Grid:
         return replies
 
 
-@pytest.mark.parametrize("app", METHODS, indirect=True)
-def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal(app, monkeypatch):
+def run_app(folder, monkeypatch, lost=()):
+    """Run the app in this process and return its grid."""
     pytest.importorskip("flwr", reason="flwr is not installed: pip install 'pflpipe[flower]'")
     from flwr.app import Context, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
@@ -183,17 +174,29 @@ def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal
     # What a process of Flower's knows of itself.
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
-    folder, alone = app
-    sys.path.insert(0, str(folder / "app"))
-    try:
-        client, server = (
-            program(folder / "app" / f"{name}_app.py") for name in ("client", "server")
-        )
-    finally:
-        sys.path.pop(0)
-    grid = Grid(client.app, folder)
+    client, server = (program(folder / "app" / f"{name}_app.py") for name in ("client", "server"))
+    grid = Grid(client.app, folder, lost)
     settings = {"folder": str(folder / "server"), "nodes": 3, "timeout": 1.0}
     server.app(grid, Context(1, 1, {}, RecordDict(), settings))
+    return grid
+
+
+@pytest.mark.parametrize("app", ["fedrep"], indirect=True)
+def test_the_run_of_an_app_whose_node_is_lost_keeps_its_plan(app, monkeypatch):
+    folder, alone = app
+    run_app(folder, monkeypatch, {("train", 100)})
+    (file,) = folder.glob("server/results/tables/*.certificate.json")
+    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
+    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
+    assert not torch.equal(saved["params"]["fc1.weight"], alone.params["fc1.weight"])
+    assert not list(folder.glob("nodes/0/states/*/?.pt"))
+    assert list(folder.glob("nodes/1/states/*/?.pt"))
+
+
+@pytest.mark.parametrize("app", METHODS, indirect=True)
+def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal(app, monkeypatch):
+    folder, alone = app
+    grid = run_app(folder, monkeypatch)
     saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
     assert_equal(alone.params, saved["params"], 1e-6)
     assert_equal(alone.server, saved["server"], 1e-6)
@@ -205,18 +208,15 @@ def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal
         for array in record.values()
     }
     assert sent
-    initial = {value.numpy().tobytes() for value in rounds.start(client_of(folder)).params.values()}
+    _, world = remote.read(folder / "nodes" / "0")
+    initial = {value.numpy().tobytes() for value in rounds.start(world).params.values()}
     released = {value.numpy().tobytes() for value in alone.params.values()}
     kept = [torch.load(file, weights_only=True) for file in folder.glob("nodes/*/states/*/*.pt")]
     trees = [one for one in kept if "round" not in one]
     assert len(trees) == 12
     # The first control variate of SCAFFOLD is what its client sends.
-    if client_of(folder).name != "dp_scaffold":
+    if world.name != "dp_scaffold":
         trees += [one["state"] for one in kept if "round" in one]
     for tree in trees:
         personal = {value.numpy().tobytes() for value in tree.values() if value.any()}
         assert not (personal - initial - released) & sent
-
-
-def client_of(folder):
-    return remote.read(folder / "nodes" / "0")[1]

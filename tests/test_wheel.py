@@ -99,7 +99,7 @@ def shipped(*names: str | Path) -> set[str]:
 
 def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    kinds = (".py", ".bib", ".json", ".md", ".yaml", ".txt", ".typed", ".mplstyle")
+    kinds = (".py", ".bib", ".json", ".md", ".yaml", ".txt", ".toml", ".typed", ".mplstyle")
     package = (ROOT / "src/pflpipe").rglob("*")
     code = {str(file.relative_to(ROOT / "src")) for file in package if file.suffix in kinds}
     code |= shipped("config.yaml", "Snakefile", "studies/quickstart.yaml", "envs/pflpipe.yaml")
