@@ -80,9 +80,8 @@ def test_refuted_rows_of_the_committed_table_name_the_evidence_that_their_number
             assert row["evidence"] == row["epsilon_is"] == ""
             continue
         claimed, true, lower = (float(row[f"epsilon_{n}"]) for n in ("claimed", "true", "lower"))
-        assert row["evidence"] == (
-            "both" if lower > claimed else "arithmetic" if row["epsilon_is"] else ""
-        )
+        measured = "both" if lower > claimed else "arithmetic" if row["epsilon_is"] else ""
+        assert row["evidence"] == ("attack" if true == lower else measured)
         assert true > claimed
         assert row["source"]
 

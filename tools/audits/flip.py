@@ -124,6 +124,6 @@ AUDITS = [
         claim=TEN,
         source=SOURCE,
         said=AVERAGED,
-        remark="FLIP's code does not clip examples. With sensitivity 2 C, no example needs it.",
+        remark="FLIP's code does not clip examples.",
     ),
 ]

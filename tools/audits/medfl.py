@@ -88,8 +88,7 @@ AUDITS = [
         claim=Claim(clients=BATCH, noise_multiplier=USED, delta=DELTA),
         source="MEDfl/LearningManager/model.py:123-141",
         said=SAID,
-        remark="A gradient with NaN leaves the step out, so that the model stays as it was, "
-        "without noise.",
+        remark="A gradient with NaN leaves the step and its noise out.",
         seconds=2.0,
     ),
 ]

@@ -72,10 +72,9 @@ AUDITS = [
     Untried(
         title="SVTPrivacy, the choice of what is sent",
         source=FILTER,
-        reason="The audit measures noise that is added to what is sent; of a random choice only "
-        "its attacker of runs says something, and it proved epsilon .3 of 4. By hand we find "
-        "nothing wrong with what the accountant counts. A message whose coordinates are mostly NaN "
-        "makes the filter loop for ever.",
+        reason="Of a random choice only the attacker of runs says something; it proved epsilon .3 "
+        "of 4. By hand we find nothing wrong with what the accountant counts. A message whose "
+        "coordinates are mostly NaN makes the filter loop for ever.",
     ),
     Untried(
         title="PercentilePrivacy",

@@ -220,7 +220,8 @@ def claims(audits: pd.DataFrame) -> Figure:
     heading = (
         f"Claims of other programs about their own ε that do not hold: {len(refuted)} of "
         f"{len(audits)}, each for its version and configuration alone; {alone} by arithmetic "
-        f"alone. {kept} were kept. A triangle points to where ε may lie; at the edge: no finite ε."
+        f"alone. {kept} were kept. A triangle points to where ε may lie; at the edge: above "
+        f"{_END:.0f}, or none."
     )
     figure, ((axes,),) = style.panels(
         1, (1, 1), style.WIDTHS[1], heading, _ROW * len(refuted) + 0.5
