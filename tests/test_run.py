@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -133,14 +135,9 @@ def test_a_config_that_no_line_can_be_added_to_is_left_alone(folder):
     assert not Path("studies/rows.yaml").exists()
 
 
-@pytest.mark.parametrize(
-    ("decided", "minutes", "seeds"),
-    [(3, 9.0, 3), (6, 9.0, 6), (99, 9.0, 12), (99, 1e-9, 3)],
-    ids=["at once", "at the second look", "at the last look", "no time is left"],
-)
-def test_seeds_are_added_until_it_is_decided_or_the_minutes_are_used(
-    decided, minutes, seeds, folder, monkeypatch
-):
+def without_training(monkeypatch: pytest.MonkeyPatch, decided: int) -> list[int]:
+    """Train nothing, and have the verdict at a number of seeds; return the numbers of seeds of
+    every call of Snakemake."""
     trained: list[int] = []
 
     def make(wish, outline, settings, targets):
@@ -156,6 +153,18 @@ def test_seeds_are_added_until_it_is_decided_or_the_minutes_are_used(
     monkeypatch.setattr(run.run_summary, "of_study", lambda outline, results: ["the five lines"])
     monkeypatch.setattr(run, "write_page", lambda outline, results: Path("page.html"))
     monkeypatch.setattr(run, "_tracked", lambda outline, settings: [])
+    return trained
+
+
+@pytest.mark.parametrize(
+    ("decided", "minutes", "seeds"),
+    [(3, 9.0, 3), (6, 9.0, 6), (99, 9.0, 12), (99, 1e-9, 3)],
+    ids=["at once", "at the second look", "at the last look", "no time is left"],
+)
+def test_seeds_are_added_until_it_is_decided_or_the_minutes_are_used(
+    decided, minutes, seeds, folder, monkeypatch
+):
+    trained = without_training(monkeypatch, decided)
     wish = run.Wish("rows.csv", user="person", label="y", minutes=minutes)
     said = list(run.lines(wish))
     assert "the five lines" in said
@@ -197,3 +206,63 @@ def test_a_table_becomes_a_verdict_also_after_ctrl_c(folder):
     assert five[4].removeprefix("ε = 8: ") in page
     assert list((folder / "results/figures/rows").glob("*.pdf"))
     assert said.splitlines()[-1].startswith("MLflow: ")
+
+
+# ---------------------------------------------------------------- on a terminal
+
+
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import pytest, test_run
+test_run.without_training(pytest.MonkeyPatch(), decided=3)
+test_run.cli.main()
+"""
+
+
+def on_a_terminal(*words: str, answers: str = "") -> tuple[int, str]:
+    """Give ``pflpipe`` words and, on a terminal of its own, answers, which are typed ahead; return
+    its exit code and what the terminal shows. It trains nothing."""
+    ours, its = pty.openpty()
+    command = [sys.executable, "-c", PROGRAM, *words]
+    child = subprocess.Popen(command, stdin=its, stdout=its, stderr=its, start_new_session=True)
+    os.close(its)
+    os.write(ours, answers.encode())
+    shown = b""
+    with contextlib.suppress(OSError):  # so ends a terminal that nobody has open any more
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+    return child.wait(), shown.decode()
+
+
+@pytest.mark.pipeline
+@pytest.mark.parametrize(
+    ("answers", "code", "said"),
+    [
+        ("person\ny\n\n", 0, "3 seeds: ε = 2: pays"),
+        ("persn\nperson\ny\nyes\n", 0, "did you mean 'person'?"),
+        ("person\ny\nn\n", 0, "stopped before training; the same command goes on"),
+        ("person\n\x04", 2, "error: the question has no answer; --yes asks nothing"),
+    ],
+    ids=["answered", "a word mistyped", "no", "nobody answers"],
+)
+def test_what_is_not_said_is_asked_on_a_terminal(answers, code, said, folder):
+    ended, shown = on_a_terminal("run", "rows.csv", answers=answers)
+    assert ended == code, shown
+    assert said in shown
+    assert ("the verdict page" in shown) == answers.endswith(("y\n\n", "yes\n"))
+    assert "Traceback" not in shown
+
+
+@pytest.mark.pipeline
+def test_a_terminal_with_a_browser_is_shown_the_page(folder, monkeypatch):
+    program = folder / "browser"
+    program.write_text(f'#!/bin/sh\necho "$@" > {folder}/opened\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(program))
+    ended, shown = on_a_terminal(*WORDS)
+    assert ended == 0, shown
+    assert (folder / "opened").read_text() == f"{(folder / 'page.html').as_uri()}\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    assert not run.has_browser(), "a page opens for who sits there"

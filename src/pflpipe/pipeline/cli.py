@@ -234,7 +234,7 @@ def _run(arguments: argparse.Namespace) -> Iterator[str]:
         arguments.minutes,
         arguments.name,
         arguments.profile,
-        input if asked else None,
+        run.typed if asked else None,
         arguments.verbose,
     )
     return run.lines(wish)

@@ -90,13 +90,19 @@ def lines(wish: Wish) -> Iterator[str]:
     settings = config.load()
     outline = load_outline(name)
     yield _expected(outline, settings, minutes)
-    _permit(wish, "train")
+    if wish.ask and wish.ask("train? [Y/n] ").strip().lower() not in ("", "y", "yes"):
+        yield "stopped before training; the same command goes on"
+        return
     yield from _until_decided(wish, outline, settings)
 
 
-def _permit(wish: Wish, what: str) -> None:
-    if wish.ask is not None and wish.ask(f"{what}? [Y/n] ").strip().lower() not in ("", "y", "yes"):
-        raise ConfigError("stopped before training", do="the same command goes on")
+def typed(question: str) -> str:
+    """Return what is typed as an answer; raise ConfigError where nobody types any more."""
+    try:
+        return input(question)
+    except EOFError:
+        print()  # the cursor stands behind the question
+        raise ConfigError("the question has no answer", do="--yes asks nothing") from None
 
 
 # ---------------------------------------------------------------- a table
@@ -143,7 +149,10 @@ def _column(wish: Wish, option: str, what: str, listed: Sequence[str]) -> str:
     names = ", ".join(listed)
     if wish.ask is None:
         raise ConfigError(f"{option} is missing", expected=f"a column: {names}")
-    return wish.ask(f"Which column says {what}? ({names}) ").strip()
+    question = f"Which column says {what}? ({names}) "
+    while (answer := wish.ask(question).strip()) not in listed:
+        question = f"no column is {answer!r}; {nearest(answer, listed)} "
+    return answer
 
 
 def _read(name: str, block: dict[str, object]) -> tuple[Arrays, str]:
