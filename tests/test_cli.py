@@ -472,6 +472,8 @@ def test_every_shell_completes_commands_and_names_of_studies(shell, ran):
     ("words", "completed"),
     [
         ("compare g", "good"),
+        ("run goo", "good"),
+        ("run row", "rows.csv"),
         ("validate g", "good"),
         ("methods dp_fedavg_g", "dp_fedavg_global"),
         ("data min", "mine"),
@@ -479,6 +481,7 @@ def test_every_shell_completes_commands_and_names_of_studies(shell, ran):
     ],
 )
 def test_bash_completes_studies_methods_and_data_sets(words, completed, project, ran):
+    (project / "rows.csv").write_text("who,y\n")
     (project / "complete.sh").write_text(ran("completion", "bash").out)
     typed = f"COMP_WORDS=(pflpipe {words}); COMP_CWORD=2"
     ask = f"{typed}; _shtab_pflpipe; echo ${{COMPREPLY[@]}}"

@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         return command
 
     run = add(_run, "from a table of people, or a study, to a verdict", config=False)
-    _add_study(run, "what", help="a table (.csv, .tsv, .parquet), or a study")
+    _add_study(run, "what", complete="tables", help="a table (.csv, .tsv, .parquet), or a study")
     run.add_argument("--user", default="", help="column that says whose row it is")
     run.add_argument("--label", default="", help="column of what is predicted")
     run.add_argument("--epsilon", default="2,8", help="budgets; default: %(default)s")

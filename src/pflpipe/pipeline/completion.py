@@ -11,9 +11,12 @@ from pflpipe.facts.datasets import DATASETS
 from pflpipe.methods.registry import NAMES
 
 _OWN = r"sed -n '/^datasets:/,/^[a-z]/s/^  \([a-z0-9_]*\):.*/\1/p' config.yaml 2>/dev/null"
+_STUDIES = (
+    "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'"
+)
 _NAMES = {
-    "studies": "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | "
-    "grep -v '^paper_results$'",
+    "studies": _STUDIES,
+    "tables": f"{_STUDIES}; ls *.csv *.tsv *.parquet 2>/dev/null",
     "methods": f"echo {' '.join(NAMES)}",
     "datasets": f"echo {' '.join(DATASETS)}; {_OWN}",
 }
