@@ -17,7 +17,7 @@ import yaml
 
 from pflpipe.data import understood
 from pflpipe.errors import PflpipeError
-from pflpipe.pipeline import cli, run
+from pflpipe.pipeline import cli, project, run
 from pflpipe.study import config, init
 from pflpipe.study.load import load_outline
 from tabled import table
@@ -178,6 +178,32 @@ def call(folder: Path, *words: str) -> subprocess.Popen[str]:
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     command = [sys.executable, "-c", program, *words]
     return subprocess.Popen(command, cwd=folder, start_new_session=True, **pipes)
+
+
+@pytest.mark.parametrize(
+    ("profile", "words"),
+    [
+        ("", ["--cores", "all"]),
+        ("profiles/slurm", ["--profile", str(project.SNAKEFILE.parent / "profiles/slurm")]),
+        ("mine", ["--profile", "mine"]),
+    ],
+    ids=["this machine", "a profile of pflpipe", "the user's own"],
+)
+def test_snakemake_is_given_the_profile_wherever_it_is(profile, words, folder, monkeypatch):
+    asked: list[list[str]] = []
+
+    def refuse(command, stdout, stderr, env):
+        asked.append(command)
+        stdout.write("Error: not today\n")
+        stdout.flush()
+        return SimpleNamespace(poll=lambda: 1, returncode=1)
+
+    monkeypatch.setattr(run.subprocess, "Popen", refuse)
+    wish = run.Wish("rows.csv", user="person", label="y", profile=profile)
+    with pytest.raises(PflpipeError, match=r"^not today; all lines: logs/run_rows\.log"):
+        list(run.lines(wish))
+    (command,) = asked
+    assert command[command.index(words[0]) :][: len(words)] == words
 
 
 @pytest.mark.slow

@@ -103,6 +103,7 @@ def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     package = (ROOT / "src/pflpipe").rglob("*")
     code = {str(file.relative_to(ROOT / "src")) for file in package if file.suffix in kinds}
     code |= shipped("config.yaml", "Snakefile", "studies/quickstart.yaml", "envs/pflpipe.yaml")
+    code |= shipped("profiles/slurm/config.yaml", "profiles/slurm/one_job.sh")
     parts = [(ROOT / "workflow" / name).glob("*.*") for name in ("rules", "scripts", "report")]
     code |= shipped(*(file.relative_to(ROOT) for part in parts for file in part))
     assert code <= set(names)

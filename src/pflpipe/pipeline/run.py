@@ -292,7 +292,9 @@ def _snakemake(
     Raises:
         PflpipeError: a job failed, or the study is refused.
     """
-    where = ["--profile", wish.profile] if wish.profile else ["--cores", "all"]
+    ours = project.SNAKEFILE.parent / wish.profile  # also where no clone is
+    profile = str(ours) if not Path(wish.profile).exists() and ours.exists() else wish.profile
+    where = ["--profile", profile] if profile else ["--cores", "all"]
     words = [sys.executable, "-m", "snakemake", "--snakefile", str(project.SNAKEFILE), *where]
     log = _log(outline.name)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -321,7 +323,8 @@ def _snakemake(
         with log.open(encoding="utf-8", errors="replace") as file:
             file.seek(start)
             said = [line for line in file if line.startswith(("error: ", "Error"))]
-        why = said[0].removeprefix("error: ").strip() if said else "a job failed"
+        why = said[0].strip() if said else "a job failed"
+        why = why.removeprefix("error: ").removeprefix("Error: ")
         raise PflpipeError(why, do=f"all lines: {log}; then the same command goes on")
 
 
