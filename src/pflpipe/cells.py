@@ -328,8 +328,7 @@ class Cell:
         # large study.
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         blocks = {name: dict(vars(values[name])) for name in BLOCKS}
-        copied = {name: dict(values[name]) for name in ("hyperparameters", "digests")}
-        return values | blocks | copied
+        return values | blocks | {n: dict(values[n]) for n in ("hyperparameters", "digests")}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cell:
@@ -484,10 +483,9 @@ class Cell:
         states whether the number of classes is declared, which for a data set without a name only
         the arrays know, and the ledger of every run has the warnings about the rows."""
         known = DATASETS.get(self.dataset)
-        depends = self.dataset != ""  # "": a plan of any that has a name
         if known is not None:  # there is no warning of the known images and items
-            depends = len(known.image_shape) == 1 and known.image_shape != (1,)
-        return depends
+            return len(known.image_shape) == 1 and known.image_shape != (1,)
+        return self.dataset != ""  # "": a plan of any that has a name
 
     @property
     def plan_needs_model(self) -> bool:
