@@ -340,8 +340,10 @@ class Cell:
         """The settings that the id is a digest of: those that differ from the defaults."""
         given, method = self.hyperparameters.items(), self.method
         known = {n: v for n, v in given if v != LATER.get(f"{method}.{n}", LATER.get(n))}
-        cell = dataclasses.replace(self, hyperparameters=known)
-        return {"streams": MEANING, **without_defaults(cell)}
+        return {
+            "streams": MEANING,
+            **without_defaults(dataclasses.replace(self, hyperparameters=known)),
+        }
 
     @cached_property
     def id(self) -> str:
@@ -358,8 +360,10 @@ class Cell:
             noise = f"eps{budget.epsilon:g}"
         elif budget.noise_multiplier is not None:
             noise = f"sigma{budget.noise_multiplier:g}"
-        partition = _partition_words(self.partition)
-        return [self.dataset, partition, self.method, noise, f"seed{self.seed}"]
+        return [
+            *(self.dataset, _partition_words(self.partition), self.method),
+            *(noise, f"seed{self.seed}"),
+        ]
 
     @property
     def data_id(self) -> str:
@@ -397,8 +401,9 @@ class Cell:
         """
         if self.partition.kind == "natural":
             return self.dataset
-        unset = {"validation_fraction": 0.1, "test_fraction": None, "shifted": 0.0}
-        share = dataclasses.replace(self.partition, **unset)
+        share = dataclasses.replace(
+            self.partition, validation_fraction=0.1, test_fraction=None, shifted=0.0
+        )
         return dataclasses.replace(self, partition=share).partition_id
 
     @cached_property
