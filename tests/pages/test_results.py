@@ -448,7 +448,10 @@ def test_a_placebo_stands_below_its_verdict_and_changes_no_word(monkeypatch):
     control = study.runs["line"] == "control"
     runs = study.runs.copy()
     runs.loc[control, ["method", "line", "claim"]] = "fedrep", "fedrep (placebo)", "placebo"
-    (panel,) = panels(dataclasses.replace(study, runs=runs))
+    # Its people differ, which must not count as what people of released models differ by.
+    correct = study.correct.copy()
+    correct.loc["0", study.runs.loc[control, "cell"]] = 0
+    (panel,) = panels(dataclasses.replace(study, runs=runs, correct=correct))
     (without,) = panels(dataclasses.replace(study, runs=study.runs[~control]))
     verdict = panel.verdicts["ε = 2"]
     assert (verdict.word, verdict.group.label) == ("pays", "fedrep")
