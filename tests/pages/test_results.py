@@ -389,7 +389,7 @@ def test_sentences_say_what_the_intervals_support(committed):
     alone = "feddpa, fedper and dp_fedavg are better than learning alone (local_only)"
     best = r"feddpa is the best of the certified personal models \([\d.]+ %\)"
     assert said.pop(0) == "At ε = 2 and ε = 8, personalization pays: train feddpa."
-    lacking = "(c) item effects with one number of each person; (d) methods without rounds"
+    lacking = "(c) item effects with one number of each client; (d) methods without rounds"
     assert said[0] == f"Not among the rivals: {lacking}."
     assert said[1].startswith(
         "With feddpa at ε = 8, 100 % of the clients score above what they reach alone, 0 % "

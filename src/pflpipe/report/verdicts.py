@@ -3,7 +3,7 @@ less. Every table, sentence, map and figure takes the word from here (docs/when_
 
 A personal model that trains in rounds has four kinds of rivals (``KINDS``): (a) learning alone and
 a person's own constant answer, which cost no privacy; (b) the released models of all certified
-methods, tested untouched; (c) the effects of items with one number of each person; (d) methods
+methods, tested untouched; (c) the effects of items with one number of each client; (d) methods
 without rounds. None of them is chosen: a personal model pays if it beats all of them. Whichever
 released model a reader would have chosen, on whatever rows, is among them.
 
@@ -49,7 +49,7 @@ CONSTANT, OFFSET = "own_constant", "item_effects"
 KINDS = {
     "a": "learning alone and the own constant",
     "b": "released models",
-    "c": "item effects with one number of each person",
+    "c": "item effects with one number of each client",
     "d": "methods without rounds",
 }
 
