@@ -234,10 +234,8 @@ def by_group(gains: pd.DataFrame) -> Table:
         row.append(wording.number(Difference(one["gain"], one["low"], one["high"], 0)))
     first = gains.drop_duplicates("budget").set_index("budget").loc[shown]
     header = [f"{one.method} to {one.rival}, {budget}" for budget, one in first.iterrows()]
-    caption = (
-        "the gain of the verdict's personal model over the strongest rival, by columns of people."
-    )
     entries = tuple(tuple(map(Entry, row)) for row in rows.values())
+    caption = "the verdict's personal model beside the strongest rival."
     return Table("groups", caption, (), ("group", "people", *header), (entries,), 1)
 
 

@@ -122,7 +122,7 @@ def compared(groups: Sequence[Group], people: People | None = None) -> Iterator[
         yield from filter(None, [alone])
         yield from leaders(rivals, whose, people)
     placebos = by_budget(of_claim(groups, PLACEBO))
-    if said := over(placebos, lambda budget: baseline, f"learning alone ({ALONE})", people):
+    if said := over(placebos, lambda budget: baseline, "learning alone", people):
         yield f"With the noise alone and nobody's update, {said[:1].lower()}{said[1:]}"
 
 
