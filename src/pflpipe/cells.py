@@ -472,9 +472,11 @@ class Cell:
     @property
     def claim(self) -> str:
         """The claim of its row, one of ``CLAIMS`` or ``PLACEBO``."""
-        if self.training.placebo:
-            return PLACEBO
-        return dependencies.claim_of(self.privacy.mechanism, self.departures, self.outside)
+        return (
+            PLACEBO
+            if self.training.placebo
+            else dependencies.claim_of(self.privacy.mechanism, self.departures, self.outside)
+        )
 
     @property
     def plan_needs_partition(self) -> bool:
