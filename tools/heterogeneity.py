@@ -76,14 +76,16 @@ def forecasts(table: pd.DataFrame) -> pd.DataFrame:
     long = table.melt(KEYS, var_name="line", value_name="outcome")
     found = pd.concat(parts).merge(long, on=[*KEYS, "line"])
     plain = long[long["shifted"] == 0].drop(columns="shifted").rename(columns={"outcome": "naive"})
-    return found.merge(plain, on=["alpha", "epsilon", "line"])
+    joined: pd.DataFrame = found.merge(plain, on=["alpha", "epsilon", "line"])
+    return joined
 
 
 def draw(table: pd.DataFrame) -> None:
     """Draw the accuracies over alpha, one panel for each share of shifted clients and budget."""
     panels = list(table.groupby(["epsilon", "shifted"]))
     figure, axes = plt.subplots(1, len(panels), figsize=(3.6 * len(panels), 3.4), sharey=True)
-    for place, ((budget, share), rows) in zip(axes, panels, strict=True):
+    for place, (_, rows) in zip(axes, panels, strict=True):
+        budget, share = rows["epsilon"].iloc[0], rows["shifted"].iloc[0]
         for line, colour in SHOWN.items():
             place.plot(rows["alpha"], rows[line], "o-", color=colour, label=line)
         released = "best released model"

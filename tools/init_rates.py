@@ -77,7 +77,9 @@ def outline(study: str) -> dict[str, Any]:
     """Return a study that tries the rule, fitted without its own data set."""
     kind = "features" if study in STUDIES["features"] else "items"
     rates = proposed(kind, study)
-    document = yaml.safe_load(Path(f"studies/{study}.yaml").read_text(encoding="utf-8"))
+    document: dict[str, Any] = yaml.safe_load(
+        Path(f"studies/{study}.yaml").read_text(encoding="utf-8")
+    )
     document.pop("search", None)
     head = rates["fedrep_head_lr"] * (answers(study) if kind == "items" else 1)
     fedrep: dict[str, Any] = {
