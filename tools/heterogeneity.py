@@ -93,7 +93,7 @@ def draw(table: pd.DataFrame) -> None:
         for row in rows.to_dict("records"):
             place.annotate(row["verdict"], (row["alpha"], 97), fontsize=7, ha="center")
         place.set(xscale="log", xlabel="Dirichlet α", ylim=(10, 101), xlim=(0.06, 17))
-        place.set_title(f"ε = {budget:g}, labels of {100 * share:g} % of the clients shifted")
+        place.set_title(f"ε = {budget:g}\nlabels of {100 * share:g} % of the clients shifted")
     axes[0].set_ylabel("accuracy on own test rows, %")
     axes[0].legend(fontsize=8)
     figure.tight_layout()
