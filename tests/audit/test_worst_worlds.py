@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from cheats import CHEATS, CLAIM, clipped, noise
+from cheats import CHEATS, CLAIM, clipped, finite, noise
 from honest import HONEST
 
 import pflpipe
@@ -82,6 +82,17 @@ def test_noise_that_follows_the_messages_a_little_is_unsound():
         return rows.sum(axis=0) + noise(rng, rows.shape[1]) * factor
 
     assert verdict((release, CLAIM | {"dimension": 4}), seconds=0.2).verdict == "unsound"
+
+
+def test_an_unsound_release_is_shown_with_the_pair_that_its_noise_follows_and_not_the_longest():
+    def release(messages, weights, rng):
+        rows = clipped(messages)
+        factor = 1.2 - 0.05 * (np.abs(finite(messages)).max(initial=0) > 1.5)
+        return rows.sum(axis=0) + noise(rng, rows.shape[1]) * factor
+
+    found = verdict((release, CLAIM | {"adjacency": "replace_one", "dimension": 4}), seconds=0.2)
+    assert (found.verdict, found.row["sensitivity"] > 0.8) == ("unsound", True), found
+    assert "it sends the opposite" not in found.situation  # which is as long
 
 
 def test_the_result_says_what_was_tried_what_was_not_and_its_level():

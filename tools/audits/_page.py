@@ -35,7 +35,7 @@ attacks mechanisms of other programs and compares them with the claims that thes
   next to the claimed one: exact, after ≥ a measured lower bound, after ≤ what holds without
   sampling. In brackets is what an attacker of whole runs proves with 99 % confidence or more.
   *Arithmetic*: this is not more than the claim. *Attack*: only this refutes it. *Both*: each does.
-- `unsound`: the noise follows the messages. No proof covers that, but no larger ε was shown.
+- `unsound`: the noise follows the messages. No proof covers that, but the audit shows no larger ε.
 
 A claim is what the program's documentation or its own accountant says, in the terms of [a claim to
 the auditor](audit_a_release.md#a-claim). Where neither names the neighbouring relation, one entry

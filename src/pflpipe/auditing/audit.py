@@ -49,7 +49,7 @@ class Audited:
     Attributes:
         row: its row of the table of audits, without the columns of methods.
         sentence: the result for a reader.
-        situation: where the worst canary was found.
+        situation: the worst pair of worlds; if ``unsound``, the one that the noise follows most.
         tried: what was tried, what was not, and the level of a refutation.
         notes: what the claim does not cover and a user should know.
     """
@@ -328,9 +328,11 @@ def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -
             f"not {_epsilon(promised)} {at}"
         )
     said = "refuted" if sentences else "kept"
-    spread = max(one.measured.spread for one in audited.trials.values())
+    following = max(audited.trials.values(), key=lambda one: one.measured.spread)
+    spread = following.measured.spread
     if spread:
-        said = "refuted" if sentences else "unsound"
+        if not sentences:
+            said, found = "unsound", following
         sentences.append(
             f"what one client changes is a multiple of the noise, by {spread:.0e}: the size of the "
             "noise follows the messages, which no proof covers"
@@ -345,7 +347,7 @@ def _judged(audited: _Audit, leaks: list[str], notes: list[str], began: float) -
         plan,
         claim.covered,
         claim.trust,
-        dataclasses.replace(worst, spread=spread, detects=detects),
+        dataclasses.replace(worst, canary=found.measured.canary, spread=spread, detects=detects),
         evidence,
         error=audited.level,
         audit=attacked.program.location,
