@@ -24,6 +24,7 @@ from pflpipe.data import datasets, partition
 from pflpipe.data.contract import STANDARDISED
 from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
 from pflpipe.files import write_json
+from pflpipe.json_records import to_json
 from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.privacy import mechanism
@@ -123,7 +124,9 @@ NETWORK = networks.build(MLP, (6,), 3)
 OWN_NAMES = {"method": OWN, "model": NETWORK, "method_name": "mine", "model_name": "net"}
 ADAPTIVE = dataclasses.replace(BUDGET, clip_quantile=0.5, clip_bit_noise=1.0)
 OF_ADAPTIVE = {"clip_quantile", "clip_lr", "clip_bit_noise"}
-OF_ANOTHER = {"mechanism", "noise_multiplier", "departures"}
+WHOLE, SUMMED = (Privacy(n, 8, delta=1e-3, clip_norm=0.5) for n in ("discrete_gaussian", "skellam"))
+OF_WHOLE, OF_SUMMED = {"noise"}, {"bits", "dropout"}
+OF_ANOTHER = {"mechanism", "noise_multiplier", "departures", *OF_WHOLE, *OF_SUMMED}
 ERRORS = ("squared", "absolute")
 NUMBERS = {"shards": [(x, y.float()) for x, y in clients()], "classes": None}
 NO_SETTINGS = {"secret", "device", "backend", "allow_large_delta"}
@@ -155,6 +158,8 @@ SETTINGS = {
         {"privacy": Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=0.5)},
         *each("privacy", BUDGET, set(OTHER["privacy"]) - OF_ADAPTIVE - OF_ANOTHER),
         *each("privacy", ADAPTIVE, OF_ADAPTIVE),
+        *({"privacy": WHOLE}, *each("privacy", WHOLE, OF_WHOLE)),
+        *({"privacy": SUMMED}, *each("privacy", SUMMED, OF_SUMMED)),
     ],
     "server": [
         *({}, {"server": Server(lr=0.5)}, {"server": Server("momentum", momentum=0.5)}),
@@ -530,7 +535,7 @@ def test_a_cell_of_a_study_has_the_bits_of_the_pipeline(tmp_path):
 
     inputs = Inputs(tmp_path / "plan.json", tmp_path / "split.npz", file)
     partition.make(datasets.load_arrays(file), cell.partition, cell.seed).save(inputs.partition)
-    write_json(inputs.plan, {"plan": vars(plan_of(cell, None).plan)})
+    write_json(inputs.plan, {"plan": to_json(plan_of(cell, None).plan)})
     out = tmp_path / "run"
     how, run = {"device": "cpu", "backend": "auto"}, registry.run_cell(cell)
     train_files(run, inputs, out, tmp_path, checkpoint_seconds=60, code="", **how)

@@ -569,6 +569,8 @@ def test_a_verdict_leaves_in_mlflow_what_the_workflow_leaves_there(project, monk
     monkeypatch.chdir(project)
     monkeypatch.setattr(run, "_snakemake", lambda *_: None)  # all is done
     with tracked.environment():
+        # In full: MLflow keeps a database open by its address, also after a change of the folder.
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{project}/results/mlflow.db")
         *_, last = run.lines(run.Wish("tiny"))
     marker = (project / "results/tracking/tiny.done").read_text()
     assert marker.startswith("done: 2 runs (0 new, 2 kept, 0 replaced)"), "every number is the same"

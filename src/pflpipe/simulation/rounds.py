@@ -189,12 +189,13 @@ def one_round(
     simulation: Simulation,
     progress: Progress,
     witness: Witness | None = None,
-    compute: Callable[[Simulation, Progress, Sequence[int]], Computed] = local_updates,
+    compute: Callable[[Simulation, Progress, Sequence[int]], Computed] | None = None,
 ) -> Sample | None:
     """Run one round: replace the values of ``progress`` (never tensors in place) and append its
     diagnostics.
 
-    ``compute`` returns the results of the cohort; remote.py gets them from other machines.
+    ``compute`` returns the results of the cohort, in place of ``local_updates``; remote.py gets
+    them from other machines.
 
     Returns:
         A sample of its clients for the check of isolation.py; None if the cohort is empty or the
@@ -213,7 +214,7 @@ def one_round(
     sample = None
     if present.any() and plan.mechanism != "none":
         sample = Sample.begin(simulation.key, progress, clients)
-    computed = compute(simulation, progress, clients)
+    computed = (compute or local_updates)(simulation, progress, clients)
     update = computed.update
     if simulation.training.placebo:
         update = Update({name: torch.zeros_like(value) for name, value in update.items()})
