@@ -168,7 +168,9 @@ def test_the_notebook_is_executed_and_its_cells_run_from_the_wheel_to_a_verdict(
     settings = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
     printed = called(sys.executable, "-c", program, folder=tmp_path, **settings).stdout
     assert "\nε = 8: learning together " in printed
-    assert printed.endswith("the verdict page: results/verdicts/patients.html\n")
+    verdict_page, mlflow = printed.splitlines()[-2:]
+    assert verdict_page == "the verdict page: results/verdicts/patients.html"
+    assert mlflow.startswith("MLflow: ")
     assert (tmp_path / "results/verdicts/patients.html").is_file()
 
 

@@ -247,7 +247,7 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     assert re.search(r"^train +3$", rest.stdout, re.MULTILINE), "its own runs, and no trials"
     picture = "small/privacy_utility.png"
     assert (page.parent / picture).read_bytes().startswith(b"\x89PNG")
-    answer = ("# Tiny", "1. At ε = 8, ", f"]({picture})", "| feddpa | ε = 8 | ")
+    answer = ("# Tiny\n\nAt ε = 8, ", f"]({picture})", "| feddpa | ε = 8 | ")
     for words in (*answer, "Measured on "):
         assert words in text
     assert "Hyper-parameters were chosen on validation data" in text

@@ -508,7 +508,7 @@ def test_a_page_begins_with_its_verdict_and_ends_with_how_it_was_made(docs):
     text = tiny(docs).read_text()
     parts = (
         *("At ε = 2 and ε = 8, personalization pays: train feddpa.", "<!-- note -->"),
-        *("| method | budget |", f"(tiny/{one_study.FIGURE})", "## Who gains\n"),
+        *(f"(tiny/{one_study.FIGURE})", "| method | budget |", "## Who gains\n"),
         *("1. With feddpa at ε = 8, 100 % of the clients", "## How it was made\n"),
         *("12 dealt clients with 8 rows each", "covered by no ε", "<!-- table: tiny/table.csv -->"),
     )

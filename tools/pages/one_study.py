@@ -1,9 +1,9 @@
 """The page of one study and its table, written from its folder in ``docs/results/`` alone
 (archive.py).
 
-The page begins with the verdict and what somebody wrote about it. Then come the best methods beside
-their rivals, the figure, sentences whose words of comparison follow from intervals (sentences.py),
-and last how the numbers were made. ``table.csv`` has every line of the study with all columns; the
+The page begins with the verdict and what somebody wrote about it. Then come the figure, the best
+methods beside their rivals, sentences whose words of comparison follow from intervals
+(sentences.py), and last how the numbers were made. ``table.csv`` has every line of the study with all columns; the
 site shows it below the page. A study of several numbers of people or of rows is a map
 (gain_map.py).
 """
@@ -259,8 +259,8 @@ def write(found: Sequence[Panel], folder: Path) -> str:
         f"# {about.title}",
         wording.escaped(" ".join(answers)),
         blocks.kept(folder.with_suffix(".md"), blocks.NOTE),
-        best_lines,
         f"![{study.name}]({study.name}/{figure})" * (folder / figure).is_file(),
+        best_lines,
         "## Who gains" * bool(rest),
         numbered(rest),
         markdown(by_group(pd.read_csv(groups))).strip() if groups.is_file() else "",
