@@ -129,19 +129,6 @@ def test_a_rival_that_collapsed_once_must_be_beaten_and_one_that_mostly_does_is_
         assert judged(list((three | {"plain": plain}).values())).word == word
 
 
-def test_a_personal_model_above_learning_alone_shows_that_learning_together_helps():
-    """Beside a rival that collapsed once, which must be beaten and is not advised."""
-    fell = np.array([30.0, *(65.4 - LUCK)[1:]])
-    rival = group("plain", 50 + 2 * LUCK, fell)
-    alone, ours = (group(*line) for line in (("local_only", 60 + 0 * LUCK), ("ours", 66 + LUCK)))
-    found = judged([alone, ours, rival])
-    assert (found.word, found.instead.group) == (verdicts.UNDECIDED, alone)
-    assert verdicts.helps(found)
-    near, once = group("ours", 60.9 + LUCK), group("ours", 66 + LUCK, diverged={4: 1})
-    assert not verdicts.helps(judged([alone, near, rival]))
-    assert not verdicts.helps(judged([alone, once, rival]))
-
-
 def test_methods_that_diverge_at_every_seed_leave_the_word_to_the_others():
     lost = group("one", SCORES["one"], diverged=dict.fromkeys(SEEDS, 1))
     worse = group("two", SCORES["two"] - 10)

@@ -258,12 +258,10 @@ def instead(verdict: Verdict) -> str:
 
 
 def helps(verdict: Verdict) -> bool:
-    """Return whether learning together is shown to help: a personal model pays, or it or what to
-    use instead gains more than the margin over (a)."""
-    line, (_, over_alone) = verdict.instead, verdict.beside["a"]
-    steady = Line(verdict.group).name not in verdict.collapsed
-    personal = verdict.word == PAYS or (steady and over_alone.low > MARGIN)
-    return personal or line.column == RELEASED or line.group.sends
+    """Return whether learning together is shown to help: a personal model pays, or what to use
+    instead gains more than the margin over (a)."""
+    line = verdict.instead
+    return verdict.word == PAYS or line.column == RELEASED or line.group.sends
 
 
 def seeds(verdict: Verdict) -> int | None:
