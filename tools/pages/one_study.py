@@ -3,9 +3,9 @@
 
 The page begins with the verdict and what somebody wrote about it. Then come the figure, the best
 methods beside their rivals, sentences whose words of comparison follow from intervals
-(sentences.py), and last how the numbers were made. ``table.csv`` has every line of the study with all columns; the
-site shows it below the page. A study of several numbers of people or of rows is a map
-(gain_map.py).
+(sentences.py), and last how the numbers were made. ``table.csv`` has every line of the study with
+all columns; the site shows it below the page. A study of several numbers of people or of rows is a
+map (gain_map.py).
 """
 
 from __future__ import annotations
