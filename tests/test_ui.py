@@ -110,14 +110,16 @@ def served() -> Iterator[str]:
     leave("pmtl_ft", 0)
     for run in (RESULTS / "runs").glob("*pmtl_ft*"):
         (run / "run.json").unlink()
-    program = "from pflpipe.pipeline.cli import main; main()"
+    # As in a terminal, also where tests run in the background, which ignores Ctrl-C.
+    terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    program = f"{terminal}; from pflpipe.pipeline.cli import main; main()"
     words = [sys.executable, "-c", program, "ui", "good", "--port", "0"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, start_new_session=True, **pipes) as server:
         assert server.stdout is not None
         yield server.stdout.readline().rpartition(" ")[2].strip()
         server.send_signal(signal.SIGINT)
-        _, error = server.communicate()
+        _, error = server.communicate(timeout=60)
     assert (server.returncode, error) == (130, ""), "Ctrl-C ends it, without a word"
 
 
