@@ -17,7 +17,7 @@ import yaml
 
 import fake_results
 import pflpipe
-from pflpipe import cells
+from pflpipe import cells, json_records
 from pflpipe.code import user_files
 from pflpipe.data import partition, sources
 from pflpipe.data.datasets import load_arrays
@@ -269,7 +269,7 @@ def test_the_code_of_a_loss_belongs_to_the_files_of_a_run(folder: Path) -> None:
     cell = load_outline("weights").study().cells[0]
     assert row_code.files(cell) == [Path("own.py")]
     plain = dataclasses.replace(cell.training, loss="cross_entropy")
-    assert "loss" not in cells.without_defaults(plain)
+    assert "loss" not in json_records.without_defaults(plain)
     assert registry.key(dataclasses.replace(cell, training=plain)) != registry.key(cell)
 
 

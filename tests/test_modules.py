@@ -12,7 +12,7 @@ import torch
 from torch.func import vmap
 
 import malformed
-from pflpipe import cells
+from pflpipe import cells, json_records
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, networks
 from pflpipe.methods import registry
@@ -310,9 +310,9 @@ def test_an_edited_file_is_read_again(net):
 
 def test_options_are_part_of_a_cell_and_none_changes_no_id():
     plain = cells.Model("resnet20")
-    assert cells.without_defaults(plain) == {"name": "resnet20"}
+    assert json_records.without_defaults(plain) == {"name": "resnet20"}
     wide = cells.Model("my_net.py:Net", options={"width": 8})
-    assert cells.without_defaults(wide) == {"name": "my_net.py:Net", "options": {"width": 8}}
+    assert json_records.without_defaults(wide) == {"name": "my_net.py:Net", "options": {"width": 8}}
     assert len({plain, wide, dataclasses.replace(wide, options={"width": 9})}) == 3
 
 

@@ -328,7 +328,8 @@ class Cell:
         # large study.
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         blocks = {name: dict(vars(values[name])) for name in BLOCKS}
-        return values | blocks | {n: dict(values[n]) for n in ("hyperparameters", "digests")}
+        copied = {name: dict(values[name]) for name in ("hyperparameters", "digests")}
+        return values | blocks | copied
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Cell:
@@ -340,10 +341,8 @@ class Cell:
         """The settings that the id is a digest of: those that differ from the defaults."""
         given, method = self.hyperparameters.items(), self.method
         known = {n: v for n, v in given if v != LATER.get(f"{method}.{n}", LATER.get(n))}
-        return {
-            "streams": MEANING,
-            **without_defaults(dataclasses.replace(self, hyperparameters=known)),
-        }
+        cell = dataclasses.replace(self, hyperparameters=known)
+        return {"streams": MEANING, **json_records.without_defaults(cell)}
 
     @cached_property
     def id(self) -> str:
@@ -360,10 +359,8 @@ class Cell:
             noise = f"eps{budget.epsilon:g}"
         elif budget.noise_multiplier is not None:
             noise = f"sigma{budget.noise_multiplier:g}"
-        return [
-            *(self.dataset, _partition_words(self.partition), self.method),
-            *(noise, f"seed{self.seed}"),
-        ]
+        partition = _partition_words(self.partition)
+        return [self.dataset, partition, self.method, noise, f"seed{self.seed}"]
 
     @property
     def data_id(self) -> str:
@@ -371,7 +368,8 @@ class Cell:
         of features."""
         if self.features.kind == "none":
             return self.dataset
-        return f"{self.dataset}.{slug([self.features.kind], without_defaults(self.features))}"
+        settings = json_records.without_defaults(self.features)
+        return f"{self.dataset}.{slug([self.features.kind], settings)}"
 
     @property
     def reference(self) -> Cell | None:
@@ -386,7 +384,10 @@ class Cell:
     @cached_property
     def partition_id(self) -> str:
         """Id of the partition file, the same for all methods, budgets and models of one seed."""
-        partition, words = without_defaults(self.partition), _partition_words(self.partition)
+        partition, words = (
+            json_records.without_defaults(self.partition),
+            _partition_words(self.partition),
+        )
         parts = {"dataset": self.dataset, "partition": partition, "seed": self.seed}
         return slug([self.dataset, words, f"seed{self.seed}"], parts)
 
@@ -446,7 +447,7 @@ class Cell:
         training, clients = self.training, self.partition.clients or "all"
         noise = f"q{training.sample_rate:g}", f"T{training.rounds}"
         words = [self.privacy.mechanism, f"M{clients}", *noise]
-        return slug(words, without_defaults(self.accounted))
+        return slug(words, json_records.without_defaults(self.accounted))
 
     @property
     def fixed(self) -> bool:
@@ -472,11 +473,9 @@ class Cell:
     @property
     def claim(self) -> str:
         """The claim of its row, one of ``CLAIMS`` or ``PLACEBO``."""
-        return (
-            PLACEBO
-            if self.training.placebo
-            else dependencies.claim_of(self.privacy.mechanism, self.departures, self.outside)
-        )
+        if self.training.placebo:
+            return PLACEBO
+        return dependencies.claim_of(self.privacy.mechanism, self.departures, self.outside)
 
     @property
     def plan_needs_partition(self) -> bool:
@@ -522,22 +521,6 @@ def _partition_words(partition: Partition) -> str:
     detail = details.get(partition.kind)
     words = partition.kind if detail is None else f"{partition.kind}{detail:g}"
     return f"{words}x{partition.clients or 'all'}"
-
-
-def without_defaults(settings: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults or have none. Blocks in it
-    are treated alike; a block that has a default is left out if nothing in it differs."""
-    changed = {}
-    for item in dataclasses.fields(settings):
-        value = getattr(settings, item.name)
-        if dataclasses.is_dataclass(value):
-            value = without_defaults(value)
-            if value or item.default is dataclasses.MISSING:
-                changed[item.name] = value
-        # An empty dict is the default of a field whose default is a factory.
-        elif value != item.default and not (item.default_factory is dict and not value):
-            changed[item.name] = value
-    return changed
 
 
 def slug(words: list[str], content: Any) -> str:

@@ -117,3 +117,19 @@ def _type_name(hint: Any) -> str:
     kind, _, nullable = type_of(hint)
     name = TYPES[kind][1] if kind in TYPES and kind is not dict else "an object"
     return name + (" or null" if nullable else "")
+
+
+def without_defaults(settings: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults or have none. Blocks in it
+    are treated alike; a block that has a default is left out if nothing in it differs."""
+    changed = {}
+    for item in dataclasses.fields(settings):
+        value = getattr(settings, item.name)
+        if dataclasses.is_dataclass(value):
+            value = without_defaults(value)
+            if value or item.default is dataclasses.MISSING:
+                changed[item.name] = value
+        # An empty dict is the default of a field whose default is a factory.
+        elif value != item.default and not (item.default_factory is dict and not value):
+            changed[item.name] = value
+    return changed

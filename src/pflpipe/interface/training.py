@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from pflpipe import options
-from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training, without_defaults
+from pflpipe.cells import Cell, Features, Model, Privacy, Server, Training
 from pflpipe.code import dependencies
 from pflpipe.code import objects as code_objects
 from pflpipe.code.dependencies import Dependency
@@ -33,6 +33,7 @@ from pflpipe.interface import shards
 from pflpipe.interface.frames import Clients
 from pflpipe.interface.shards import Shard
 from pflpipe.interface.trained import Result, finished
+from pflpipe.json_records import without_defaults
 from pflpipe.learning import initial, losses, networks
 from pflpipe.learning.losses import Loss
 from pflpipe.learning.networks import HEAD, Network

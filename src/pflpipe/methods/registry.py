@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pflpipe import cells, options
+from pflpipe import cells, json_records, options
 from pflpipe.errors import ConfigError, Problems, nearest
 from pflpipe.learning import architectures
 from pflpipe.methods import about as declarations
@@ -256,7 +256,7 @@ def _chosen(cell: cells.Cell) -> dict[str, Any]:
         if (value := cell.hyperparameters.get(name, item.default))
         != FORMER.get((cell.method, name), item.default)
     }
-    return cells.without_defaults(dataclasses.replace(cell, hyperparameters=chosen))
+    return json_records.without_defaults(dataclasses.replace(cell, hyperparameters=chosen))
 
 
 def departures(

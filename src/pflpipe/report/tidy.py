@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 
 from pflpipe import json_records
-from pflpipe.cells import Cell, without_defaults
+from pflpipe.cells import Cell
 from pflpipe.code import dependencies
 from pflpipe.code.dependencies import PLACEBO, WITHOUT_DEPARTURES
 from pflpipe.errors import DataError
@@ -133,7 +133,7 @@ def _record(
     solver |= {"buffers": cell.privacy.buffers} if cell.privacy.buffers else {}
     solver |= {"noise": "secure"} if cell.privacy.noise == "secure" else {}
     for block in ("server", "features"):
-        values = without_defaults(getattr(cell, block))
+        values = json_records.without_defaults(getattr(cell, block))
         solver |= {f"{block}.{name}": value for name, value in values.items()}
     return {
         "study": study.name,
