@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pflpipe import cells
-from pflpipe.attacks import registry
+from pflpipe.attacks import jobs
 from pflpipe.attacks.membership import SCORES
 from pflpipe.cells import Cell
 from pflpipe.files import write_json
@@ -28,8 +28,8 @@ CELL = Cell(
 
 def write(study: Study, results: Path) -> None:
     """Write plans, and what every attack found in the cells that it is about."""
-    for name in registry.NAMES:
-        for cell in registry.cells(name, study):
+    for name in jobs.NAMES:
+        for cell in jobs.cells(name, study):
             store(cell, results, name, **_FOUND[name](cell, np.random.default_rng(cell.seed)))
 
 

@@ -11,7 +11,7 @@ import torch
 
 import tabled
 from pflpipe import cells
-from pflpipe.attacks import registry as attacks
+from pflpipe.attacks import jobs as attacks
 from pflpipe.auditing import cases
 from pflpipe.auditing.coupled import sensitivity
 from pflpipe.auditing.distinguish import distinguish

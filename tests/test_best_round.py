@@ -16,7 +16,7 @@ from pflpipe.report import compare, paper_table, tidy
 from pflpipe.report.comparison import BEST_ROUND_WORDS
 from pflpipe.report.summary import summarise
 from pflpipe.simulation import rounds
-from pflpipe.study import metrics
+from pflpipe.study import metric_columns
 from pflpipe.study.load import load_study
 from pflpipe.study.study_spec import PaperLayout, Study
 
@@ -97,7 +97,7 @@ def test_no_comparison_of_methods_reads_it(study, results, frame):
 
 
 def test_the_accuracies_of_a_round_are_those_that_a_run_measures():
-    assert metrics.BY_ROUND == rounds.CURVES
+    assert metric_columns.BY_ROUND == rounds.CURVES
 
 
 EVERY = {**malformed.STUDY["training"], "evaluate_every": 1}

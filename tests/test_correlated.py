@@ -42,7 +42,7 @@ import torch
 import correlated_noise
 import tabled
 from pflpipe import cells
-from pflpipe.attacks import registry as attacks
+from pflpipe.attacks import jobs as attacks
 from pflpipe.auditing import cases, neighbours
 from pflpipe.auditing.coupled import sensitivity as measured
 from pflpipe.auditing.distinguish import distinguish
@@ -509,7 +509,7 @@ def with_source(kind, reference=cases.CORRELATED):
 
     class Faulty(neighbours.Mechanism):
         def noises(self, key):
-            law = kind(self.executed)
+            law = kind(self.plan)
             return Correlated(lambda round: self.rng(key, "noise", round), law).at
 
     case = reference.mechanism_under_audit()
@@ -527,7 +527,7 @@ def test_the_audit_of_whole_runs_keeps_the_release_and_its_canary_is_in_the_wors
     assert not evidence.flagged
     assert evidence.mu_lower > 0.85 * math.sqrt(case.claimed.rounds) / case.claimed.multiplier
     taken = [bool(case.cohort(round, None, 1)[0, case.canary]) for round in range(8)]
-    assert taken == [round % case.executed.groups == 0 for round in range(8)]
+    assert taken == [round % case.plan.groups == 0 for round in range(8)]
 
 
 @pytest.mark.slow
@@ -551,11 +551,11 @@ def test_the_audit_catches_buffers_that_keep_more_than_the_plan_says():
 @pytest.mark.parametrize("level", ["coupled", "runs"])
 def test_the_audit_catches_the_sensitivity_of_one_participation(level, reference):
     case = audited(reference)
-    rule = case.executed
+    rule = case.plan
     column = length_of(rule.rounds, rule.rounds, rule.band, rule.buffers)
     noise = case.claimed.multiplier * column
-    less = dataclasses.replace(case.executed, noise_multiplier=noise)
-    faulty = audited(reference, executed=less)
+    less = dataclasses.replace(case.plan, noise_multiplier=noise)
+    faulty = audited(reference, plan=less)
     if level == "coupled":
         assert measured(faulty, KEY, DRAWS).length > 0.95 * rule.multiplier / noise
     else:

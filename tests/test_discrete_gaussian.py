@@ -151,5 +151,5 @@ def test_what_no_proof_covers_is_refused_in_one_line():
 def test_the_audit_knows_it_and_finds_too_little_of_its_noise():
     case = cases.find("discrete_gaussian-central").mechanism_under_audit()
     assert not sensitivity(case, "key", 600).flagged
-    less = dataclasses.replace(case.executed, noise_multiplier=0.8 * case.executed.multiplier)
-    assert sensitivity(dataclasses.replace(case, executed=less), "key", 600).flagged
+    less = dataclasses.replace(case.plan, noise_multiplier=0.8 * case.plan.multiplier)
+    assert sensitivity(dataclasses.replace(case, plan=less), "key", 600).flagged

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 import boxes
 import fake_results
 from pages.archive import RUN_COLUMNS
-from pflpipe.attacks import registry as attacks
+from pflpipe.attacks import jobs as attacks
 from pflpipe.cells import Cell, Partition
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.methods import registry as methods

@@ -26,7 +26,7 @@ from pflpipe.learning import losses
 from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.methods import registry, row_code
 from pflpipe.report import comparison, sentences, summary, tidy
-from pflpipe.study import config, metrics, search
+from pflpipe.study import config, metric_columns, search
 from pflpipe.study.check import validate
 from pflpipe.study.load import load_outline
 
@@ -307,7 +307,7 @@ def test_tables_and_sentences_rank_the_smallest_error_first(tmp_path: Path) -> N
 
 
 def test_the_worst_tenth_of_clients_has_the_largest_errors() -> None:
-    columns = metrics.columns({"mean_squared_error": BUILT_IN["mean_squared_error"]})
+    columns = metric_columns.columns({"mean_squared_error": BUILT_IN["mean_squared_error"]})
     errors = np.arange(20.0)
     assert columns["personal_own_worst_decile"].metric.average(errors) == 18.5
 

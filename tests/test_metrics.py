@@ -24,7 +24,7 @@ from pflpipe.report.figures.kinds import draw
 from pflpipe.report.summary import summarise
 from pflpipe.simulation import rounds
 from pflpipe.simulation.evaluation import accuracies, accuracies_of_new
-from pflpipe.study import metrics, search
+from pflpipe.study import metric_columns, search
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
 from pflpipe.study.study_spec import Drawing, Study
@@ -307,7 +307,7 @@ def test_a_search_chooses_by_the_metric_in_the_direction_that_is_better(folder):
         target = outline.choices(results)
         (choice,) = search.write(outline, results, target)
         chosen[criterion] = choice.values["hyperparameters.tau"]
-        column = metrics.column(outline.metrics, criterion, "personal_validation")
+        column = metric_columns.column(outline.metrics, criterion, "personal_validation")
         assert all(column in one for one in read_json(target)["lines"][0]["candidates"])
     assert chosen == {"accuracy": 0.4, "calibration": 0.1}
 

@@ -19,7 +19,7 @@ from pflpipe.data import datasets
 from pflpipe.errors import PflpipeError, Problems
 from pflpipe.learning import networks
 from pflpipe.simulation import evaluation, rounds
-from pflpipe.study import metrics
+from pflpipe.study import metric_columns
 from simulations import CLASSES, simulation
 
 CHANGES = """
@@ -96,7 +96,7 @@ def called() -> None:
 
 def measured() -> None:
     problems = Problems()
-    metrics.read({"metrics": ["own.py:measured"]}, "study.yaml", [], problems)
+    metric_columns.read({"metrics": ["own.py:measured"]}, "study.yaml", [], problems)
     problems.stop()
 
 

@@ -714,7 +714,7 @@ def test_malformed_projects_end_snakemake_with_the_line_and_the_code_of_validate
 import os, sys, snakemake.cli
 snakefile, source, *folders = sys.argv[1:]
 sys.path.insert(0, source)
-import pflpipe.attacks.registry, pflpipe.pipeline.project
+import pflpipe.attacks.jobs, pflpipe.pipeline.project
 for folder in folders:
     if not (child := os.fork()):
         os.chdir(folder)

@@ -12,7 +12,7 @@ from PIL import Image
 import boxes
 import fake_attacks
 from pflpipe import cells
-from pflpipe.attacks import registry as attacks
+from pflpipe.attacks import jobs as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.pipeline import cli

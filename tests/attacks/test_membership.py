@@ -19,8 +19,8 @@ from sklearn.metrics import roc_auc_score
 
 import fake_attacks
 from pflpipe import cells
+from pflpipe.attacks import jobs as attacks
 from pflpipe.attacks import membership, strongest
-from pflpipe.attacks import registry as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.methods import registry

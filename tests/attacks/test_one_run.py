@@ -19,8 +19,8 @@ from scipy.special import expit
 
 import fake_attacks
 from pflpipe import cells
+from pflpipe.attacks import jobs as attacks
 from pflpipe.attacks import one_run
-from pflpipe.attacks import registry as attacks
 from pflpipe.errors import ConfigError
 from pflpipe.facts.departures import DEPARTURES, EXTRAS
 from pflpipe.files import write_json

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import malformed
-from pflpipe.attacks import registry as attacks
+from pflpipe.attacks import jobs as attacks
 from pflpipe.errors import ConfigError
 from pflpipe.pipeline.project import Project
 from pflpipe.study.config import Config

@@ -98,10 +98,10 @@ def test_reference_plans_are_where_an_audit_sees_most():
     assert laplace.noise_multiplier == pytest.approx(1.0)
     for steps in ("learning_rate_in_noise", "clip_in_training+learning_rate_in_noise"):
         appfl = cases.find(f"laplace-{steps}+no_composition-central").mechanism_under_audit()
-        assert appfl.executed.noise_multiplier == pytest.approx(2 * 0.1 / 8)
+        assert appfl.plan.noise_multiplier == pytest.approx(2 * 0.1 / 8)
         assert appfl.claimed.noise_multiplier == pytest.approx(1.0)
     shared = cases.find("gaussian-drawn-noise_over_all_clients-central").mechanism_under_audit()
-    assert shared.executed.noise_multiplier == pytest.approx(2.248 * math.sqrt(0.1))
+    assert shared.plan.noise_multiplier == pytest.approx(2.248 * math.sqrt(0.1))
     assert shared.claimed.noise_multiplier == 2.248
 
 
@@ -274,7 +274,7 @@ def test_audits_agree_with_the_ledger_on_every_departure_by_itself():
         counts = neighbours.sizes(subject.case.clients, mechanism.canary)
         names = tuple(mechanism.network.shapes)
         entry = cases.ledger(
-            mechanism.executed, subject.case.privacy, subject.case.departures, counts, names
+            mechanism.plan, subject.case.privacy, subject.case.departures, counts, names
         )
         claimed = cases.accounting.epsilon(mechanism.claimed, mechanism.claimed.delta)
         assert (entry.epsilon_central > claimed * (1 + 1e-6)) == (

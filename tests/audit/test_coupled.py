@@ -160,7 +160,7 @@ def test_canaries_are_as_long_as_they_say_in_public_units(name, further):
     assert tuple(library) == CANARIES + further
     assert all(tree.keys() == mechanism.shapes.keys() for tree in library.values())
     tensors = len(mechanism.shapes)
-    norm, lengths = mechanism.executed.norm, {"long": math.sqrt(tensors), "huge": 1e6}
+    norm, lengths = mechanism.plan.norm, {"long": math.sqrt(tensors), "huge": 1e6}
     for canary, tree in library.items():
         sent = uploads(mechanism, tree, True, scale, 2)
         rows = [sent.update[name][0, 0] / scale.get(name, torch.ones(())) for name in tree]
@@ -168,7 +168,7 @@ def test_canaries_are_as_long_as_they_say_in_public_units(name, further):
             torch.cat([row.reshape(-1) for row in rows]), ord=norm
         ).item()
         assert length == pytest.approx(
-            lengths.get(canary, 1.0) * mechanism.executed.clip_norm, rel=1e-5
+            lengths.get(canary, 1.0) * mechanism.plan.clip_norm, rel=1e-5
         )
 
 
@@ -179,7 +179,7 @@ def test_worlds_differ_in_the_canary_alone_and_have_the_side_entries_that_are_re
     params = mechanism.network.init(torch.Generator().manual_seed(0))
     tree = directions(mechanism, params)["exclusive"]
     there, absent = (uploads(mechanism, tree, here, {}, 3) for here in (True, False))
-    clients = mechanism.executed.clients
+    clients = mechanism.plan.clients
     others = torch.arange(clients) != mechanism.canary
     for left, right in ((there.update, absent.update), (there.extras, absent.extras)):
         assert left.keys() == right.keys()
@@ -197,7 +197,7 @@ def test_worlds_differ_in_the_canary_alone_and_have_the_side_entries_that_are_re
     present = torch.ones(3, clients, dtype=torch.bool)
     for world in (there, absent):
         check_extras(
-            world.update, world.extras, present, mechanism.executed, mechanism.executed_departures
+            world.update, world.extras, present, mechanism.plan, mechanism.release_departures
         )
 
 
@@ -206,9 +206,9 @@ def test_inputs_are_not_modified_by_the_audited_release():
     tree = directions(mechanism, mechanism.network.init(torch.Generator().manual_seed(0)))["huge"]
     sent = uploads(mechanism, tree, True, {}, 4)
     copies = {name: value.clone() for name, value in sent.update.items()}
-    present = torch.ones(4, mechanism.executed.clients, dtype=torch.bool)
-    draw, departures = np.random.default_rng(0), mechanism.executed_departures
-    release(draw, sent, present, mechanism.executed, {}, departures)
+    present = torch.ones(4, mechanism.plan.clients, dtype=torch.bool)
+    draw, departures = np.random.default_rng(0), mechanism.release_departures
+    release(draw, sent, present, mechanism.plan, {}, departures)
     assert all(torch.equal(copies[name], value) for name, value in sent.update.items())
 
 

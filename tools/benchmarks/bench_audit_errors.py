@@ -50,10 +50,10 @@ def power(job: tuple[str, int]) -> tuple[str, bool, bool]:
     sound, key = case.mechanism_under_audit(), f"power of {cases.audit_key(case, seed)}"
 
     def with_less(factor: float) -> Any:
-        multiplier = sound.executed.noise_multiplier
+        multiplier = sound.plan.noise_multiplier
         assert multiplier is not None
-        less = dataclasses.replace(sound.executed, noise_multiplier=multiplier * factor)
-        return dataclasses.replace(sound, executed=less)
+        less = dataclasses.replace(sound.plan, noise_multiplier=multiplier * factor)
+        return dataclasses.replace(sound, plan=less)
 
     single = sensitivity(with_less(sensitivity(sound, "any").detects), key)
     whole = distinguish(with_less(detects(sound.claimed, case.runs)), "dirac", case.runs, key)

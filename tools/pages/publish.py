@@ -27,7 +27,7 @@ from pflpipe.errors import DataError
 from pflpipe.files import write_json
 from pflpipe.json_records import to_json
 from pflpipe.pipeline.project import Project, published
-from pflpipe.report import provenance
+from pflpipe.report import measured_on
 from pflpipe.report.figures import kinds
 from pflpipe.report.tidy import tested, tidy
 from pflpipe.study import config, figures, plans
@@ -93,7 +93,7 @@ def finished_part(study: Study, project: Project) -> tuple[pd.DataFrame, dict[st
     part = tested(study, folder)
     _plan_published(part.cells, folder, project.settings.data_dir)
     frame = tidy(part, folder)
-    return frame, provenance.of_cells(part, frame, folder)
+    return frame, measured_on.of_cells(part, frame, folder)
 
 
 def _plan_published(cells: Iterable[Cell], results: Path, data: Path) -> None:

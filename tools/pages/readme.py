@@ -21,7 +21,7 @@ from pflpipe.cells import Cell
 from pflpipe.code.dependencies import CLAIMS
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import atomic, write_text
-from pflpipe.report import comparison, provenance, sentences
+from pflpipe.report import comparison, measured_on, sentences
 from pflpipe.report.comparison import Group
 from pflpipe.report.render_table import Entry, Table, markdown
 from pflpipe.report.tidy import existing, stored
@@ -85,7 +85,7 @@ def renew(root: Path, results: Path, code: Code) -> list[str]:
     image = root / "docs/images" / f"{QUICKSTART}_{FIGURE}"
     figure = existing(results / "figures" / QUICKSTART / FIGURE)
     lines = _methods(study, frame)
-    table = _table(study, frame, lines, provenance.of_study(study, frame, results))
+    table = _table(study, frame, lines, measured_on.of_study(study, frame, results))
     blocks = {
         TABLE: f"{markdown(table)}\n{runs_comment(study, code)}",
         SENTENCES: "\n".join(_sentences(lines)),

@@ -21,7 +21,7 @@ from snakemake.utils import min_version
 min_version("9.10")
 
 from pflpipe import program
-from pflpipe.attacks import registry as attacks
+from pflpipe.attacks import jobs as attacks
 from pflpipe.errors import PflpipeError
 from pflpipe.files import canonical_json
 from pflpipe.pipeline import forks, mlflow_export, project

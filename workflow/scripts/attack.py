@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from pflpipe.attacks import registry as attacks
+from pflpipe.attacks import jobs as attacks
 from pflpipe.cells import Cell
 from pflpipe.program import run_step
 from pflpipe.simulation.processes import take_gpus

@@ -333,15 +333,15 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     # Level 0 chooses the canary of level 1, so that whole runs test a canary that was not chosen on
     # them.
     evidence = distinguish(mechanism, worst.canary, case.runs, derived_key(key, "runs"))
-    claimed, executed = mechanism.claimed, mechanism.executed
+    claimed, plan = mechanism.claimed, mechanism.plan
     at = accounting.delta_of(claimed)
     counts = sizes(case.clients, mechanism.canary)
-    entry = ledger(executed, case.privacy, case.departures, counts, tuple(mechanism.shapes))
+    entry = ledger(plan, case.privacy, case.departures, counts, tuple(mechanism.shapes))
     epsilon_claimed = accounting.epsilon(claimed, at)
     epsilon_true = entry.epsilon_central if case.trust == "central" else entry.epsilon_local
     assert epsilon_true is not None  # every case has a mechanism, those of local trust a Gaussian
     return result(
-        executed,
+        plan,
         claimed,
         case.trust,
         worst,

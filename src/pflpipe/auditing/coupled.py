@@ -62,9 +62,9 @@ def sensitivity(mechanism: Mechanism, key: str, draws: int | None = None) -> Sen
     measured: list[Sensitivity] = []
     bound, *_ = bounds = mechanism.clip_norms
     for tried in bounds:
-        plan = dataclasses.replace(mechanism.executed, clip_norm=tried)
+        plan = dataclasses.replace(mechanism.plan, clip_norm=tried)
         fewer = FEWER_DRAWS if tried != bound or mechanism.departures else DRAWS
-        at = dataclasses.replace(mechanism, executed=plan)
+        at = dataclasses.replace(mechanism, plan=plan)
         measured += _all_canaries(at, draws or fewer, derived_key(key, "bound", str(tried)))
     return worst_of(measured)
 
@@ -99,7 +99,7 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
     """Yield the measurements of each canary in each cohort, at the clip bound of the plan."""
     params = Params(mechanism.start(key))
     scale = mechanism.scale(params, mechanism.init_server(params))
-    library, fixed = directions(mechanism, params), mechanism.executed.fixed
+    library, fixed = directions(mechanism, params), mechanism.plan.fixed
     for cohorts in _cohorts(mechanism):
         # Without the canary all directions give the same uploads, so the first one serves.
         first = next(iter(library.values()))
@@ -139,7 +139,7 @@ def _cohorts(mechanism: Mechanism) -> list[list[Tensor]]:
     canary alone, and the canary among twice the mean number of clients, where noise that follows
     the number drawn is too small. With groups or a band it is the whole run.
     """
-    plan, canary = mechanism.executed, mechanism.canary
+    plan, canary = mechanism.plan, mechanism.canary
     numbers = torch.arange(plan.clients)
     if mechanism.secret:
         first = max(2, round(2 * plan.expected_cohort))
@@ -171,7 +171,7 @@ def _rounds(
     for done in range(0, draws, DRAWS_AT_ONCE):
         count = min(DRAWS_AT_ONCE, draws - done)
         sent = uploads(mechanism, direction, there, scale, count)
-        if not done or mechanism.executed.band > 1:  # correlated rounds have no stream to go on
+        if not done or mechanism.plan.band > 1:  # correlated rounds have no stream to go on
             noise_of = mechanism.noises(derived_key(key, "draws", done) if done else key)
             noises = [noise_of(round) for round in range(len(cohorts))]
         rounds = [
@@ -184,7 +184,7 @@ def _rounds(
 
 def _size(mechanism: Mechanism, noise: Tensor, scale: Tree) -> tuple[float, float, float] | None:
     """Return ``size_of_noise`` of noise ``[draws, rounds, d]`` of mean 0; None with departures."""
-    kept, claimed, plan = mechanism.with_known_noise(scale), mechanism.claimed, mechanism.executed
+    kept, claimed, plan = mechanism.with_known_noise(scale), mechanism.claimed, mechanism.plan
     if kept is None:
         return None
     if plan.fixed:

@@ -68,7 +68,7 @@ def _statistics(
 ) -> dict[str, Tensor]:
     """Return the statistics of R = ``repeats`` runs with or without the canary, name -> ``[R]``,
     sums over the rounds."""
-    plan = mechanism.executed
+    plan = mechanism.plan
     initial = mechanism.start(key)
     direction = directions(mechanism, initial)[canary]
     flat = mechanism.movement(direction)

@@ -53,7 +53,7 @@ class Mechanism:
     """The mechanism under audit and its claim.
 
     Attributes:
-        executed: the plan that the release executes.
+        plan: the plan that the release executes.
         claimed: the certified plan whose curve is claimed for the release, as seen by ``trust``.
         departures: steps in which the release departs from its plan.
         trust: what the attacker sees: ``central``, the noisy sums; ``local``, the canary's single
@@ -65,7 +65,7 @@ class Mechanism:
         items: whether the method is one for people and items, so that the network looks them up.
     """
 
-    executed: Plan
+    plan: Plan
     claimed: Plan
     departures: frozenset[str] = frozenset()
     trust: Trust = "central"
@@ -79,10 +79,10 @@ class Mechanism:
     def secret(self) -> bool:
         """Whether only the server knows the cohorts. An absent canary is then not drawn; otherwise
         it takes part and sends nothing."""
-        return self.executed.sample_rate < 1 and "public_sampling" not in self.departures
+        return self.plan.sample_rate < 1 and "public_sampling" not in self.departures
 
     @property
-    def executed_departures(self) -> frozenset[str]:
+    def release_departures(self) -> frozenset[str]:
         """The departures of the release. Local trust adds ``noise_per_participant``, because single
         messages exist only if each carries a share of the noise."""
         if self.trust == "central" or self.departures & OF_MESSAGES:
@@ -93,13 +93,11 @@ class Mechanism:
     def canary(self) -> int:
         """Index of the canary: 0, or under a public schedule the client that takes part most
         often, with groups one of the first."""
-        if self.executed.groups > 1:
-            return int(cohorts.group_cohort(GROUPED, 0, self.executed).argmax())
+        if self.plan.groups > 1:
+            return int(cohorts.group_cohort(GROUPED, 0, self.plan).argmax())
         if "public_sampling" not in self.departures:
             return 0
-        schedule = [
-            cohorts.public_cohort(round, self.executed) for round in range(self.executed.rounds)
-        ]
+        schedule = [cohorts.public_cohort(round, self.plan) for round in range(self.plan.rounds)]
         return int(np.sum(schedule, axis=0).argmax())
 
     @cached_property
@@ -114,9 +112,7 @@ class Mechanism:
             network = networks.build(cells.Model("embedding", (4,), items=5), (1,), 2)
         else:
             network = networks.build(cells.Model("mlp", () if self.secret else (4, 4)), (3,), 2)
-        return Task(
-            network, self.executed, Solver("sgd", 0.1), 1, self.departures, minimizer("vmap")
-        )
+        return Task(network, self.plan, Solver("sgd", 0.1), 1, self.departures, minimizer("vmap"))
 
     @property
     def network(self) -> Network:
@@ -126,7 +122,7 @@ class Mechanism:
     @property
     def clip_norms(self) -> tuple[float, ...]:
         """The clip bounds to test, first the plan's."""
-        bound = self.executed.clip_norm
+        bound = self.plan.clip_norm
         assert bound is not None
         return (bound,) if self.departures else (bound, 1 / bound)
 
@@ -144,7 +140,7 @@ class Mechanism:
     def shares(self) -> tuple[float, float]:
         """Largest movements by one client of the updates' part and of the bits' part of a release,
         where the plan covers a length of 1; the squares sum to 1."""
-        plan = self.executed
+        plan = self.plan
         if plan.adaptive is None:
             return 1.0, 0.0
         bit = plan.multiplier / (2 * plan.adaptive.bit_noise)
@@ -168,13 +164,13 @@ class Mechanism:
             (scale[name] > 0 if name in scale else torch.ones(shape)).reshape(-1)
             for name, shape in self.shapes.items()
         ]
-        return torch.cat(masks + [torch.ones(1)] * (self.executed.adaptive is not None)) > 0
+        return torch.cat(masks + [torch.ones(1)] * (self.plan.adaptive is not None)) > 0
 
     def movement(self, direction: Tree) -> Tensor:
         """Return the canary's movement of the attacker's view, ``[d]``, up to a factor: along its
         update, and by its bit, which says that it is clipped."""
         flat = torch.cat([value.reshape(-1) for value in direction.values()]).double()
-        if self.executed.adaptive is None:
+        if self.plan.adaptive is None:
             return flat
         whole, bit = self.shares
         return torch.cat([whole * flat / torch.linalg.vector_norm(flat), -flat.new_tensor([bit])])
@@ -210,17 +206,17 @@ class Mechanism:
     def noises(self, key: str) -> Callable[[int], np.random.Generator | Drawn]:
         """Return what draws the noise of each round of runs with a key."""
         generator_of = functools.partial(self.rng, key, "noise")
-        plan = self.executed
+        plan = self.plan
         return Correlated(generator_of, plan.noise_law).at if plan.band > 1 else generator_of
 
     def cohort(self, round: int, rng: np.random.Generator, repeats: int) -> Tensor:
         """Return a cohort for each of R repeats, bool ``[R, M]``."""
-        if self.executed.groups > 1:
-            cohort = cohorts.group_cohort(GROUPED, round, self.executed)
+        if self.plan.groups > 1:
+            cohort = cohorts.group_cohort(GROUPED, round, self.plan)
             return torch.from_numpy(cohort).expand(repeats, -1)
         if "public_sampling" in self.departures:
-            return torch.from_numpy(cohorts.public_cohort(round, self.executed)).expand(repeats, -1)
-        return torch.from_numpy(self.sample(rng, self.executed, (repeats,)))
+            return torch.from_numpy(cohorts.public_cohort(round, self.plan)).expand(repeats, -1)
+        return torch.from_numpy(self.sample(rng, self.plan, (repeats,)))
 
     def seen(
         self,
@@ -248,13 +244,13 @@ class Mechanism:
             bits: generator of the noise on the bits, for adaptive clipping.
         """
         sent, present, clients = drawn_rows(sent, present)
-        plan, departures = adaptive.of_updates(self.executed, None), self.executed_departures
+        plan, departures = adaptive.of_updates(self.plan, None), self.release_departures
         released = self.release(generator, sent, present, plan, scale, departures)
         sums, messages = dict(released.sum), dict(released.messages)
         whole, bit = self.shares
         sizes = dict.fromkeys(sums, (plan.clip_norm or 1.0) / whole)
-        if self.executed.adaptive is not None:
-            below, rule = clip_bits.bits(released), adaptive.of_bits(self.executed)
+        if self.plan.adaptive is not None:
+            below, rule = clip_bits.bits(released), adaptive.of_bits(self.plan)
             second = self.release(bits, below, present, rule, {}, departures)
             sums, messages = sums | second.sum, messages | second.messages
             sizes |= dict.fromkeys(second.sum, adaptive.HALF / bit)
@@ -313,7 +309,7 @@ def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
     Args:
         params: the public model ``[*shape]``.
     """
-    plan = mechanism.executed
+    plan = mechanism.plan
     ones = {name: torch.ones(shape) for name, shape in mechanism.shapes.items()}
     zeros = {name: torch.zeros_like(value) for name, value in ones.items()}
     alone, first = exclusive(ones), next(iter(ones))
@@ -372,13 +368,13 @@ def uploads(
         scale: the public scale, ``[R, *shape]`` or ``[*shape]``; empty without one.
         repeats: R.
     """
-    clients, bound = mechanism.executed.clients, mechanism.executed.clip_norm or 1.0
+    clients, bound = mechanism.plan.clients, mechanism.plan.clip_norm or 1.0
     alone = exclusive(direction)
     signs = torch.where(torch.arange(clients) % 2 == 0, 0.5, -0.5) * bound
     signs = signs / math.sqrt(trees.size(direction))
     # With adaptive clipping an update of zeros still sends a bit, +1/2. A NaN counts as absent in
     # both parts.
-    absent = 0.0 if mechanism.executed.adaptive is None else math.nan
+    absent = 0.0 if mechanism.plan.adaptive is None else math.nan
     update = {}
     for name, value in direction.items():
         rows = torch.where(
@@ -398,7 +394,7 @@ def uploads(
 def _extras(mechanism: Mechanism, direction: Tree, there: bool) -> Tree:
     """Return the private extras that the departures read, ``[M, ...]``: the worst ones for the
     canary, harmless ones for the others."""
-    departures, plan, canary = mechanism.departures, mechanism.executed, mechanism.canary
+    departures, plan, canary = mechanism.departures, mechanism.plan, mechanism.canary
     bound, clients = plan.clip_norm or 1.0, plan.clients
     extras: Tree = {}
 

@@ -39,7 +39,7 @@ def require_kept(results: Iterable[Mapping[str, Any]]) -> None:
 
 
 def result(
-    executed: Plan,
+    plan: Plan,
     claimed: Plan,
     trust: str,
     worst: Sensitivity,
@@ -51,7 +51,7 @@ def result(
     which ``more`` has those that do not follow from the measurements.
 
     Args:
-        executed, claimed, trust: what is audited.
+        plan, claimed, trust: what is audited.
         worst, evidence: the measurements.
         error: of the bounds of the evidence.
         more: further columns.
@@ -62,10 +62,10 @@ def result(
     measured = {
         "trust": trust,
         "mechanism": claimed.mechanism,
-        "sample_rate": executed.sample_rate,
-        "rounds": executed.rounds,
+        "sample_rate": plan.sample_rate,
+        "rounds": plan.rounds,
         "delta": at,
-        "noise_multiplier": executed.noise_multiplier,
+        "noise_multiplier": plan.noise_multiplier,
         "epsilon_claimed_rdp": accounting.epsilon_rdp(claimed, at)
         if claimed.law.stable and at and importlib.util.find_spec("opacus")
         else None,

@@ -131,13 +131,13 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     found["counted.rate"] = 1.0 if public else noise.rate
     found["counted.rounds"] = counted["rounds"] if public else noise.rounds
     found["accountant.name"] = CURVES.get(mechanism, "gdp" if counted["rate"] == 1 else "pld")
-    executed = Noise(mechanism, counted["multiplier"], counted["rate"], counted["rounds"])
-    found |= _epsilons(executed, counted["message"], plan["delta"])
+    noise_of_run = Noise(mechanism, counted["multiplier"], counted["rate"], counted["rounds"])
+    found |= _epsilons(noise_of_run, counted["message"], plan["delta"])
     if row["person"]:
         # Without a bound the rows of a user may lie with all clients.
         size = min(row["person"]["max_clients_per_user"] or plan["clients"], plan["clients"])
         for end, at in (("", plan["delta"]), ("_1e5", 1e-5)):
-            found[f"person.epsilon{end}"] = of_group(executed, at, size)
+            found[f"person.epsilon{end}"] = of_group(noise_of_run, at, size)
     # Rows that are dealt make other clients at the seeds of a search, and nothing counts both.
     if search and not departures and settings["partition"]["kind"] == "natural":
         runs = [

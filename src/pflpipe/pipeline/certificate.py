@@ -25,13 +25,13 @@ from pflpipe.methods import row_code
 from pflpipe.privacy.ledger import DEALT, effective_plan
 from pflpipe.privacy.plan import Plan
 from pflpipe.report import tidy
-from pflpipe.study import metrics
+from pflpipe.study import metric_columns
 from pflpipe.study.study_spec import Study
 
 EPSILONS = ("central", "replace_one", "local", "local_replace_one")
 OF_AUDITS = ("verdict", "epsilon_claimed", "epsilon_lower", "detects", "detects_runs")
 OF_PLANS = ("mechanism", "noise_multiplier", "sample_rate", "rounds", "groups", "band", "buffers")
-MEASURED = frozenset(metrics.columns(ALWAYS)) | {
+MEASURED = frozenset(metric_columns.columns(ALWAYS)) | {
     *("clients_evaluated", "diverged_round", "train_seconds", "images_per_second"),
     "nonfinite_uploads",
 }

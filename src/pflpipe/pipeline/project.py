@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from pflpipe.attacks import registry as attacks
+from pflpipe.attacks import jobs as attacks
 from pflpipe.auditing import cases as audits
 from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.code import meaning
@@ -23,7 +23,7 @@ from pflpipe.data import sources
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
 from pflpipe.methods import registry, row_code
-from pflpipe.study import config, metrics, printed
+from pflpipe.study import config, metric_columns, printed
 from pflpipe.study import figures as drawings
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
@@ -321,7 +321,9 @@ class Project:
         starts = {scripts[name] for name in ELSEWHERE if name in scripts}
         for outline in known:
             starts.update(self.files_of(outline.everything.cells))
-            starts.update(metrics.files(outline.document, config.study_file(outline.name).parent))
+            starts.update(
+                metric_columns.files(outline.document, config.study_file(outline.name).parent)
+            )
         digests = {self._place(start): self._digest(start) for start in sorted(starts)}
         digests |= {_file(outline.name): _cells_digest(outline) for outline in known}
         return json.dumps(digests)
@@ -335,7 +337,7 @@ class Project:
         and the names of the metrics."""
         name = study.partition("/")[0]
         document = self.outline(name).document
-        own = metrics.files(document, config.study_file(name).parent)
+        own = metric_columns.files(document, config.study_file(name).parent)
         files = [*self.files_of(list(cells)), *own]
         code = self.code("evaluate", files)
         return " ".join([code, *document.get("metrics", ())])

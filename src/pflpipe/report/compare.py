@@ -18,7 +18,7 @@ from pflpipe.errors import ConfigError, DataError, check_known, nearest
 from pflpipe.report import tidy
 from pflpipe.report.comparison import METRICS, Group, epsilon_text
 from pflpipe.study.load import study_names
-from pflpipe.study.metrics import BEST_ROUND
+from pflpipe.study.metric_columns import BEST_ROUND
 
 CONDITIONS = (
     *("dataset", "partition", "alpha", "classes_per_client", "clients", "new_clients"),

@@ -23,7 +23,7 @@ from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric
 from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference, People
-from pflpipe.study.metrics import BEST_ROUND, columns
+from pflpipe.study.metric_columns import BEST_ROUND, columns
 from pflpipe.study.settings import NO_PRIVACY, layout, round_up
 from pflpipe.study.study_spec import Study
 

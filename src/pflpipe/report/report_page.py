@@ -23,7 +23,7 @@ from PIL import Image
 from pflpipe._version import __version__
 from pflpipe.auditing.cases import of_rows
 from pflpipe.files import write_text
-from pflpipe.report import audit_table, ledger_page, provenance, sentences, tables
+from pflpipe.report import audit_table, ledger_page, measured_on, sentences, tables
 from pflpipe.report.figures import style
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, stored
@@ -83,7 +83,7 @@ def _study(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, Any]:
             for drawing in study.figures
         ],
         "seeds": ", ".join(map(str, sorted({cell.seed for cell in study.cells}))),
-        "measured": provenance.of_study(study, frame, results),
+        "measured": measured_on.of_study(study, frame, results),
     }
 
 

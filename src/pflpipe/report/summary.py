@@ -18,7 +18,7 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, MAIN, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.study import settings
-from pflpipe.study.metrics import MetricColumn
+from pflpipe.study.metric_columns import MetricColumn
 from pflpipe.study.settings import NO_PRIVACY, Setting, layout, round_up
 from pflpipe.study.study_spec import Chosen, Study
 

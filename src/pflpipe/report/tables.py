@@ -16,7 +16,7 @@ from pflpipe.report import paper_table
 from pflpipe.report.render_table import Entry, Table, latex, markdown
 from pflpipe.report.summary import summarise
 from pflpipe.report.tidy import planned, tidy, write
-from pflpipe.study import metrics
+from pflpipe.study import metric_columns
 from pflpipe.study.study_spec import Study
 
 
@@ -26,7 +26,7 @@ def write_study(study: Study, results: Path, target: Path) -> None:
     has."""
     frame = tidy(study, results)
     write_text(target.with_suffix(".md"), "\n".join(map(markdown, shown(study, frame, results))))
-    names = metrics.of_a_paper(study.printed, study.metrics)
+    names = metric_columns.of_a_paper(study.printed, study.metrics)
     tables = shown(study, frame, results, names)
     write_text(target.with_suffix(".tex"), "\n".join(latex(in_print(study, one)) for one in tables))
     write(frame, target)

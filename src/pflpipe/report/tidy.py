@@ -30,7 +30,7 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import FIRST_METRIC
 from pflpipe.simulation.run_record import Record
 from pflpipe.study import epsilon_as_published
-from pflpipe.study.metrics import BEST_ROUND, MetricColumn, columns
+from pflpipe.study.metric_columns import BEST_ROUND, MetricColumn, columns
 from pflpipe.study.settings import model_name
 from pflpipe.study.study_spec import Row, Study
 

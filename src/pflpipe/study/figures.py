@@ -9,7 +9,7 @@ from typing import Any
 from pflpipe.cells import PATHS
 from pflpipe.errors import ConfigError, check_known
 from pflpipe.learning.metrics import ALWAYS, Metric
-from pflpipe.study.metrics import columns
+from pflpipe.study.metric_columns import columns
 from pflpipe.study.study_spec import Drawing, Outline, Row, Study, check_labels
 
 KINDS = ("privacy_utility", "ranks", "soundness", "convergence", "gains", "cost", "partition")

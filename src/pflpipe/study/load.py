@@ -29,7 +29,7 @@ from pflpipe.privacy import mechanisms
 from pflpipe.privacy.plan import check_delta, check_fixed
 from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.seeds import derived_key, release_rng
-from pflpipe.study import documents, expansion, figures, layouts, metrics, printed
+from pflpipe.study import documents, expansion, figures, layouts, metric_columns, printed
 from pflpipe.study.config import PAPERS, RESULTS, STUDIES, study_file
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
@@ -140,20 +140,22 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     measured = dict(ALWAYS)
     if not any(violation.path[:1] in (("metrics",), ("search",)) for violation in wrong):
         named = dict.fromkeys(row.cell.training.loss for row in rows)
-        measured = metrics.read(document, str(file), map(losses.find, named), problems)
+        measured = metric_columns.read(document, str(file), map(losses.find, named), problems)
     if layout is not None and lines and not problems:
         with problems.at():
             layouts.grid(layout, rows)
     drawings: tuple[Drawing, ...] = ()
     if not problems:
         with problems.at():
-            metrics.check_table(document, measured, str(file))
+            metric_columns.check_table(document, measured, str(file))
         with problems.at():
             drawings = figures.read(document, str(file), rows, measured)
     outline = Outline(name, document, tuple(lines), layout, drawings, measured)
     if outline.best_round and not problems:
         with problems.at():
-            metrics.check_best_round(outline.best_round, (row.cell for row in rows), str(file))
+            metric_columns.check_best_round(
+                outline.best_round, (row.cell for row in rows), str(file)
+            )
     return outline
 
 

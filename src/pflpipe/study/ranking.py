@@ -19,7 +19,7 @@ import yaml
 from pflpipe.cells import Cell
 from pflpipe.errors import DataError
 from pflpipe.files import intact
-from pflpipe.study import expansion, metrics
+from pflpipe.study import expansion, metric_columns
 from pflpipe.study.settings import budget_text, flatten
 from pflpipe.study.study_spec import Chosen, Outline, Study
 
@@ -43,7 +43,7 @@ def lines(study: Study, scores: Path, most: int = 5) -> Iterator[str]:
         DataError: a file or a cell is missing, or no client has validation examples.
     """
     metric = study.metrics[study.criterion]
-    column = metrics.column(study.metrics, study.criterion, VALIDATION)
+    column = metric_columns.column(study.metrics, study.criterion, VALIDATION)
     entries: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for row in study.rows:
         entries[row.cell.method, row.variant].append(row.cell)

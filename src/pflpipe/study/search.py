@@ -30,7 +30,7 @@ from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.seeds import release_rng
-from pflpipe.study import metrics, ranking
+from pflpipe.study import metric_columns, ranking
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Candidate, Chosen, Line, Outline, Row
 
@@ -58,7 +58,7 @@ def write(outline: Outline, results: Path, target: Path) -> list[Chosen]:
         DataError: a score file or a run in it is missing, or no client has validation examples.
     """
     metric, private = outline.metrics[outline.criterion], outline.private_search
-    column = metrics.column(outline.metrics, outline.criterion, ranking.VALIDATION)
+    column = metric_columns.column(outline.metrics, outline.criterion, ranking.VALIDATION)
     first = next(iter(outline.metrics.values()))
 
     @functools.cache

@@ -22,7 +22,7 @@ from pflpipe.learning.metrics import ACCURACY, ALWAYS, Measure, Metric
 from pflpipe.methods import registry
 from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.study.candidates import SearchRange
-from pflpipe.study.metrics import MetricColumn, columns
+from pflpipe.study.metric_columns import MetricColumn, columns
 
 
 def check_labels(labels: Iterable[str], document: Mapping[str, Any], location: str) -> None:

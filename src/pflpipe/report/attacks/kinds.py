@@ -15,7 +15,7 @@ from pflpipe.report.summary import not_covered
 from pflpipe.study.study_spec import Drawing, Study
 
 SHOWN: Mapping[str, Any] = {"membership": membership, "one_run": one_run}
-"""Modules by the names of ``attacks.registry``. They read ``results/attacks`` and
+"""Modules by the names of ``attacks.jobs``. They read ``results/attacks`` and
 ``results/plans``; ``figure(study, results, width)`` draws in one of ``style.WIDTHS`` (inches),
 ``table(study, results)`` returns the numbers."""
 

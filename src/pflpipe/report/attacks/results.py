@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe import json_records
-from pflpipe.attacks import registry
+from pflpipe.attacks import jobs
 from pflpipe.cells import Cell
 from pflpipe.methods import registry as methods
 from pflpipe.privacy.ledger import Planned
@@ -69,7 +69,7 @@ class Attacked:
 
 def attacked(attack: str, study: Study, results: Path) -> list[Attacked]:
     """Return the settings of a study with cells to which an attack applies, in order."""
-    ids = {cell.id for cell in registry.cells(attack, study)}
+    ids = {cell.id for cell in jobs.cells(attack, study)}
     settings = []
     for setting in layout(study).settings:
         cells = tuple(study.cells[i] for i in setting.indices if study.cells[i].id in ids)

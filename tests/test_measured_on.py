@@ -5,7 +5,7 @@ import pytest
 import fake_results
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
-from pflpipe.report import provenance
+from pflpipe.report import measured_on
 from pflpipe.report.tidy import tidy
 
 
@@ -25,7 +25,7 @@ def trained(results, cell, **program) -> None:
 
 def test_runs_that_were_trained_alike_are_told_in_one_sentence(made):
     study, results = made
-    sentence = provenance.of_study(study, tidy(study, results), results)
+    sentence = measured_on.of_study(study, tidy(study, results), results)
     start, end = "Measured on A processor, 2 cores, Python 3, torch 2, commit 1234abc, ", " runs."
     assert sentence.startswith(start)
     assert sentence.endswith(f", 4 s of training in 4{end}")
@@ -48,12 +48,12 @@ def test_a_run_that_was_trained_otherwise_has_a_sentence_of_its_own(made, progra
     study, results = made
     other = study.cells[-1]
     trained(results, other, **program)
-    told = provenance.of_cells(study, tidy(study, results), results)
+    told = measured_on.of_cells(study, tidy(study, results), results)
     assert words in told.pop(other.id)
     assert set(told) == {cell.id for cell in study.cells[:-1]}
     (rest,) = set(told.values())
     assert rest.endswith(", 3 s of training in 3 runs.")
-    assert provenance.of_study(study, tidy(study, results), results).count("Measured on") == 2
+    assert measured_on.of_study(study, tidy(study, results), results).count("Measured on") == 2
 
 
 def test_cells_that_share_a_run_count_its_seconds_once(tmp_path):
@@ -61,5 +61,5 @@ def test_cells_that_share_a_run_count_its_seconds_once(tmp_path):
     study = fake_results.study(methods=methods, seeds=(0,), epsilons=(2.0,))
     assert len({registry.run_id(cell) for cell in study.cells}) == 1
     results = fake_results.write(study, tmp_path)
-    sentence = provenance.of_study(study, tidy(study, results), results)
+    sentence = measured_on.of_study(study, tidy(study, results), results)
     assert sentence.endswith(", 1 s of training in 1 run.")

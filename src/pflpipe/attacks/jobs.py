@@ -1,4 +1,4 @@
-"""The registry of attacks on the releases of a run.
+"""Attacks on the releases of a run, each a job: to which cells one applies, and how it runs.
 
 An attack is a module of this package with a function ``attack(simulation)``. As one job, it
 simulates one cell, reads what its adversary sees and returns arrays by name, which are written to
