@@ -3,12 +3,16 @@ and what is personal stays with the nodes."""
 
 import dataclasses
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import fake_results
+from mlflow_server import free_port
 from pflpipe import files
 from pflpipe.cells import Training
 from pflpipe.checking.verify import REFUTED
@@ -147,7 +151,7 @@ class Grid:
 
         self.app, self.lost, self.messages = client_app, lost, []
         self.contexts = {
-            100 + i: Context(1, 100 + i, {"folder": str(place)}, RecordDict(), {})
+            100 + i: Context(1, 100 + i, {"folder": str(place)}, RecordDict(), {"folder": "none"})
             for i, place in enumerate(sorted((folder / "nodes").iterdir()))
         }
 
@@ -220,3 +224,39 @@ def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal
     for tree in trees:
         personal = {value.numpy().tobytes() for value in tree.values() if value.any()}
         assert not (personal - initial - released) & sent
+
+
+@pytest.fixture(scope="module")
+def simulate(tmp_path_factory):
+    """Run an app in Flower's own simulation of three nodes, behind a SuperLink on this machine."""
+    for name in ("flwr", "ray"):
+        missing = f"{name} is not installed: pip install 'pflpipe[flower]' 'flwr[simulation]'"
+        pytest.importorskip(name, reason=missing)
+    home, port, programs = tmp_path_factory.mktemp("home"), free_port(), Path(sys.executable).parent
+    address = f'[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    (home / "config.toml").write_text(address)
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    quiet |= {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_HOME": str(home)}
+    quiet["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    link = [programs / "flower-superlink", "--insecure", "--simulation", "--port", str(port)]
+    link += ["--disable-runtime-dependency-installation"]
+    run = [programs / "flwr", "run", "app", "here", "--stream"]
+    run += ["--federation-config", "num-supernodes=3"]
+    around = {"env": os.environ | quiet, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(link, cwd=home, stdout=subprocess.PIPE, **around) as server:
+        assert any("running on" in line for line in server.stdout)
+        yield lambda folder: subprocess.run(
+            run, cwd=folder, stdout=subprocess.PIPE, timeout=300, check=True, **around
+        )
+        server.terminate()
+
+
+@pytest.mark.pipeline
+@pytest.mark.parametrize("app", METHODS, indirect=True)
+def test_the_app_releases_the_same_in_flowers_own_simulation(app, simulate):
+    folder, alone = app
+    said = simulate(folder).stdout
+    assert "certificate: " in said, said
+    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
+    assert_equal(alone.params, saved["params"], 1e-6)
+    assert_equal(alone.server, saved["server"], 1e-6)

@@ -11,8 +11,9 @@ app = ClientApp()
 
 
 def device(context: Context) -> remote.Device:
-    """Return the clients in the folder that the node was started with."""
-    folder = Path(context.node_config["folder"])
+    """Return the clients in the node's folder; in a simulation it is beside that of the server."""
+    own, server = context.node_config, context.run_config["folder"]
+    folder = Path(own.get("folder", f"{server}/../nodes/{own.get('partition-id')}"))
     return remote.Device(remote.read(folder)[1], folder / "states")
 
 
