@@ -20,6 +20,7 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.code.dependencies import claim_of
 from pflpipe.data.split import Split
 from pflpipe.files import write_json
+from pflpipe.learning.metrics import CONSTANT_ERROR
 from pflpipe.methods import registry
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
@@ -106,9 +107,11 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
         )
     others = [name for name in study.metrics if name != "accuracy"]
     header = ",".join([*SCORES, *(f"{other}_{name}" for other in others for name in SCORES[3:])])
+    of_errors = [] if study.metric.unit == "%" else [CONSTANT_ERROR]
+    header = ",".join([header, *of_errors])
     for method, lines in scores.items():
         # Every other metric has the numbers of accuracy.
-        complete = [[*line, *line[3:] * len(others)] for line in lines]
+        complete = [[*line, *line[3:] * len(others), *[80.0] * len(of_errors)] for line in lines]
         write_csv(results / "scores" / study.name / f"{method}.csv", header, complete)
     write_tidy(tidy(study, results), results / "tables" / f"{study.name}.csv")
     return results

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import re
 from pathlib import Path
 
@@ -17,7 +18,15 @@ import fake_results
 from pflpipe.errors import ConfigError
 from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.pipeline import mlflow_runs
-from pflpipe.report import audit_table, compare, ledger_page, report_page, tidy
+from pflpipe.report import (
+    answer,
+    audit_table,
+    compare,
+    ledger_page,
+    report_page,
+    tidy,
+    verdict_page,
+)
 from pflpipe.report.figures import kinds, style
 from pflpipe.report.tables import write_study
 from pflpipe.study import ranking
@@ -67,6 +76,21 @@ def test_no_page_calls_an_error_an_accuracy_or_a_percentage(errors):
         assert not re.search("accurac|percent|points", text, re.IGNORECASE)
     assert "mean squared error (less is better): after the last round" in texts[0]
     assert "on the clients' own test data: mean squared error (less is better)." in texts[1]
+
+
+def test_the_verdict_of_errors_is_in_percent_of_the_own_constant(errors):
+    """Of 80: local_only has about 70, and dp_fedavg, the best private one, 72."""
+    study, folder = errors
+    frame, results = tidy.stored(study, folder / "results"), folder / "results"
+    verdict, beside, who, _, decides = answer.lines(study, frame, results)
+    assert "personalization does not pay: learn alone" in verdict
+    assert "; in percent of 80, the own constant's error: −2." in beside
+    assert who == "ε = 2: 11 % gain and 89 % lose"
+    assert decides == "ε = 2: decided"
+    page = verdict_page.text(study, frame, results, REPORTS / "verdict.html", "again")
+    said = re.sub("<style.*?</style>|<[^>]*>", " ", html.unescape(page), flags=re.DOTALL)
+    assert "A drop of mean squared error counts from 1 % of the own constant's error on" in said
+    assert not re.search("accurac|points", said)
 
 
 def test_mlflow_says_which_error_its_columns_have(errors):

@@ -22,13 +22,16 @@ from pflpipe.code import user_files
 from pflpipe.data import partition, sources
 from pflpipe.data.datasets import load_arrays
 from pflpipe.errors import ConfigError, DataError, PflpipeError
+from pflpipe.files import write_json
 from pflpipe.learning import losses
-from pflpipe.learning.metrics import BUILT_IN
+from pflpipe.learning.metrics import BUILT_IN, CONSTANT_ERROR
 from pflpipe.methods import registry, row_code
 from pflpipe.report import comparison, sentences, summary, tidy
+from pflpipe.simulation import runs, scores
 from pflpipe.study import config, metric_columns, search
 from pflpipe.study.check import validate
 from pflpipe.study.load import load_outline
+from pflpipe.study.plans import plan_of
 
 NEED_CLASSES = {"dpals", "fedpac", "one_release_factors", "pfedfda", "private_fedrep"}
 SQUARED = cells.Training(1, 1, 6, "sgd", 0.05, loss="squared_error")
@@ -222,6 +225,24 @@ def test_a_cell_of_a_study_runs_and_its_first_column_is_its_mean_squared_error(
     x, y = (part[split.test[0]] for part in (result.simulation.test.x, result.simulation.test.y))
     error = float((predictor.predict(x)[:, 0] - y).square().mean())
     assert result.clients[0]["personal_own"] == pytest.approx(error, rel=1e-5)
+
+
+def test_a_point_of_errors_follows_from_training_rows_alone(folder: Path) -> None:
+    """The error of the own constant, each row beside the mean of the person's other ones."""
+    cell = validated().study().cells[0]
+    arrays = load_arrays(Path("data/weights.npz"))
+    made = partition.make(arrays, cell.partition, cell.seed)
+    ((_, inputs, run),) = scores.places_of([cell], [cell.id], folder, folder / "data")
+    made.save(inputs.partition)
+    sizes = np.array([len(rows) for rows in made.train])
+    write_json(inputs.plan, json_records.to_json(plan_of(cell, sizes)))
+    how = {"device": "cpu", "backend": "loop"}
+    runs.train(registry.run_cell(cell), inputs, run, folder, checkpoint_seconds=9, **how)
+    scores.evaluate_cells([(cell, inputs, run)], folder / "scores.csv", **how)
+    table = pd.read_csv(folder / "scores.csv", comment="#")
+    own = [arrays.train_labels[rows].astype(float) for rows in made.train]
+    gaps = [(len(y) / (len(y) - 1) * (y - y.mean())) ** 2 for y in own]
+    assert np.allclose(table[CONSTANT_ERROR], [one.mean() for one in gaps], rtol=1e-5)
 
 
 @pytest.mark.parametrize(

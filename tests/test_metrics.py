@@ -16,7 +16,7 @@ import fake_results
 import malformed
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json
-from pflpipe.learning.metrics import BUILT_IN
+from pflpipe.learning.metrics import BUILT_IN, error_of_means
 from pflpipe.pipeline import cli
 from pflpipe.pipeline.project import Project
 from pflpipe.report import tidy
@@ -87,6 +87,16 @@ def test_numbers_are_those_of_scikit_learn(count, classes, seed):
         assert found["balanced_accuracy"] == pytest.approx(
             100 * sklearn.balanced_accuracy_score(labels, guess)
         )
+
+
+def test_the_error_of_means_leaves_every_row_out_of_its_own():
+    rng = np.random.default_rng(0)
+    targets = rng.normal(size=(5, 2))
+    for name, of in (("absolute", np.abs), ("squared", np.square)):
+        gaps = [np.delete(targets, row, 0).mean(0) - targets[row] for row in range(5)]
+        found = error_of_means(targets, BUILT_IN[f"mean_{name}_error"].of)
+        assert found == pytest.approx(of(np.array(gaps)).mean())
+        assert math.isnan(error_of_means(targets[:1], BUILT_IN[f"mean_{name}_error"].of))
 
 
 def test_a_certain_wrong_answer_has_the_log_loss_of_scikit_learn_and_not_infinity():

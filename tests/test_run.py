@@ -145,7 +145,7 @@ def without_training(monkeypatch: pytest.MonkeyPatch, decided: int) -> list[int]
 
     def answers(study, frame, results):
         word = "pays" if len({cell.seed for cell in study.cells}) >= decided else "undecided"
-        return [SimpleNamespace(budget="ε = 2", word=word)]
+        return [SimpleNamespace(budget="ε = 2", verdict=SimpleNamespace(word=word))]
 
     monkeypatch.setattr(run, "_snakemake", make)
     monkeypatch.setattr(run, "stored", lambda study, results: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 
@@ -9,8 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pflpipe.learning.metrics import CONSTANT_ERROR
 from pflpipe.report import verdicts
-from pflpipe.report.comparison import Group
+from pflpipe.report.comparison import FIRST_METRIC, MAIN, Group
 
 SEEDS = (4, 0, 3, 1, 2)
 LUCK = np.array([0.2, -0.1, 0.0, 0.1, -0.2])
@@ -133,6 +135,38 @@ def test_methods_that_diverge_at_every_seed_leave_the_word_to_the_others():
     lost = group("one", SCORES["one"], diverged=dict.fromkeys(SEEDS, 1))
     worse = group("two", SCORES["two"] - 10)
     assert judged(groups(one=lost, two=worse)).word == "does not pay"
+
+
+def of_errors(constant: float, found: Sequence[Group]) -> list[Group]:
+    """The groups with errors in place of accuracies: those of the own constant are ``constant``, of
+    which an accuracy of 100 is nothing and of 0 everything."""
+    settings = json.dumps({FIRST_METRIC: "mean_absolute_error"})
+    own = {"hyperparameters": settings, CONSTANT_ERROR: constant}
+    made = []
+    for one in found:
+        errors = {
+            name: (100 - one.values(name).to_numpy()) * constant / 100
+            for name in (MAIN, verdicts.RELEASED)
+        }
+        made.append(Group(one.label, one.budget, one.rows.assign(**errors, **own)))
+    return made
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 3e7])
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+def test_errors_get_the_verdict_of_accuracies_whatever_the_unit_of_the_label(unit, shift):
+    """A point is 1 % of the own constant's error, and less error is better."""
+    groups_of = groups(local_only=group("local_only", SCORES["local_only"] + shift))
+    assert told(of_errors(unit, groups_of)) == told(groups_of)
+    assert told(groups_of)[0] == ("pays", "does not pay")[shift > 0]
+
+
+@pytest.mark.parametrize("nothing", [0.0, math.nan])
+def test_errors_have_no_verdict_where_the_own_constant_has_none(nothing):
+    members = of_errors(1.0, groups())
+    for one in members:
+        one.rows[CONSTANT_ERROR] = nothing
+    assert verdicts.judge(members) is None
 
 
 def test_one_seed_decides_nothing():

@@ -141,6 +141,14 @@ def mean_squared_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
     return float(((probabilities - _targets(probabilities, labels)) ** 2).mean())
 
 
+def error_of_means(targets: np.ndarray, error: Measure) -> float:
+    """Return the error of a person's own mean: on each row of ``targets [n, K]`` that of the other
+    rows. NaN for fewer than two rows."""
+    if len(targets) < 2:
+        return float("nan")
+    return error((targets.sum(0) - targets) / (len(targets) - 1), targets)
+
+
 def _targets(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return one-hot labels ``[n, K]``; numbers as they are."""
     if labels.dtype.kind == "f":
@@ -160,5 +168,8 @@ BUILT_IN: Mapping[str, Metric] = {
     "mean_absolute_error": Metric("mean absolute error", mean_absolute_error, False),
     "mean_squared_error": Metric("mean squared error", mean_squared_error, False),
 }
+CONSTANT_ERROR = "constant_error"
+"""Column of scores and tables where the first metric is an error: ``error_of_means`` on training
+rows."""
 ALWAYS = {ACCURACY: BUILT_IN[ACCURACY]}
 """The metrics of a study that names none."""

@@ -216,11 +216,11 @@ def _until_decided(wish: Wish, outline: Outline, settings: config.Config) -> Ite
         _snakemake(wish, outline, settings, [table, *drawn])
         study = finish(outline, results)
         answers = answer.of_study(study, stored(study, results), results)
-        last = "; ".join(f"{one.budget}: {one.word}" for one in answers)
+        last = "; ".join(f"{one.budget}: {one.verdict.word}" for one in answers) or "no verdict"
         seeds, looks = outline.document["seeds"], outline.document.get("looks", [])
         yield f"{len(seeds)} seeds: {last}" if last != before else f"{len(seeds)} seeds: the same"
         later = [number for number in looks if number > len(seeds)]
-        if not later or all(one.word != UNDECIDED for one in answers):
+        if not later or all(one.verdict.word != UNDECIDED for one in answers):
             break
         now = time.time()
         pace = (now - since) / len(seeds)

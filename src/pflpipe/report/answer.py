@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from pflpipe.learning.metrics import Metric
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanisms.base import SEARCH_INTERVAL
 from pflpipe.report import comparison, sentences, statistics, verdicts
@@ -23,7 +24,6 @@ from pflpipe.study.study_spec import Study
 
 PARTS = 3
 """Into how many parts people are divided by their rows."""
-NO_WORD = "numbers have no verdict: its margin is one of accuracies"
 
 
 @dataclass(frozen=True)
@@ -49,27 +49,21 @@ class Answer:
     Attributes:
         budget: with the panel of the study in front, if there are several.
         group: the personal model that is meant.
-        verdict: None for numbers, which have none.
-        beside: name -> difference to what can be had for less, or without privacy.
+        beside: name -> difference in points to what can be had for less, or without privacy.
         parts: everybody first, then by rows; empty without learning alone.
         seeds: about how many in all would decide it, None if more than ``statistics.MOST_SEEDS``.
     """
 
     budget: str
     group: Group
-    verdict: Verdict | None
+    verdict: Verdict
     beside: dict[str, Difference]
     parts: list[Part]
     seeds: int | None
 
-    @property
-    def word(self) -> str:
-        """That of the verdict, or that there is none."""
-        return self.verdict.word if self.verdict else NO_WORD
-
 
 def of_study(study: Study, frame: pd.DataFrame, results: Path) -> list[Answer]:
-    """Return the answer at every budget of certified rows that have something to stand beside."""
+    """Return the answer at every budget that has a verdict."""
     groups, found = comparison.groups(study, frame), []
     for facet in layout(study).facets:
         where = "".join(f"{name} = {value}, " for name, value in facet.items())
@@ -77,33 +71,19 @@ def of_study(study: Study, frame: pd.DataFrame, results: Path) -> list[Answer]:
         judged = sentences.judged(panel, len(study.looks) or 1)
         none = of_claim(panel, "none")
         alone = next((one for one in none if one.method == ALONE), None)
-        for budget, members in comparison.by_budget(of_claim(panel, "certified")).items():
-            verdict = judged.get(budget)
-            if verdict is None and (alone is None or alone.metric.unit == "%"):
-                continue
-            group = verdict.group if verdict else comparison.ranked(members)[0]
-            parts = _parts(study, results, group, alone) if alone else []
-            beside = _beside(group, verdict, members, none)
-            seeds = verdicts.seeds(verdict) if verdict else None
-            found.append(Answer(where + budget, group, verdict, beside, parts, seeds))
+        for budget, verdict in judged.items():
+            parts = _parts(study, results, verdict.group, alone) if alone else []
+            beside, seeds = _beside(verdict, none), verdicts.seeds(verdict)
+            found.append(Answer(where + budget, verdict.group, verdict, beside, parts, seeds))
     return found
 
 
-def _beside(
-    group: Group, verdict: Verdict | None, members: Sequence[Group], none: Sequence[Group]
-) -> dict[str, Difference]:
-    rivals = [one for one in none if not one.sends]
-    rivals += [one for one in members if verdicts.untouched(one) and one is not group]
-    if verdict:
-        found = {line.name: difference for line, difference in verdict.beside.values()}
-    else:
-        # One family, as those of a verdict are.
-        sign = group.metric.sign
-        model = statistics.Model(sign * comparison.table([group, *rivals]))
-        found = {one.label: model.difference(group, one, len(rivals)) for one in rivals}
-    public = comparison.ranked([one for one in none if one.sends])[:1]
-    known = {one: comparison.against([group], one)[group] for one in public}
-    return found | {f"{one.label} without privacy": gap for one, gap in known.items()}
+def _beside(verdict: Verdict, none: Sequence[Group]) -> dict[str, Difference]:
+    found = {line.name: difference for line, difference in verdict.beside.values()}
+    for public in comparison.ranked([one for one in none if one.sends])[:1]:
+        ours, theirs = (one.points(verdict.point) for one in (verdict.group, public))
+        found[f"{public.label} without privacy"] = statistics.paired(ours, theirs)
+    return found
 
 
 def _parts(study: Study, results: Path, group: Group, alone: Group) -> list[Part]:
@@ -171,25 +151,36 @@ def lines(study: Study, frame: pd.DataFrame, results: Path) -> Iterator[str]:
 def deed(one: Answer) -> str:
     """Return whether learning together helps at a budget, whether personalization pays, and what
     to do."""
-    if one.verdict is None:
-        return f"{NO_WORD}; best certified mean: {one.group.name}"
     shown = "helps" if verdicts.helps(one.verdict) else "is not shown to help"
     return f"learning together {shown}; {sentences.deed(one.verdict)}"
 
 
 def beside(one: Answer) -> str:
     """Return the differences of a budget."""
-    unit = "in points " * (one.group.metric.unit == "%")
-    gaps = (f"{gap(value, one.group.metric.digits)} beside {n}" for n, value in one.beside.items())
-    return f"{one.group.name} {one.group.mean_words}; {unit}{', '.join(gaps)}"
+    gaps = (f"{gap(value)} beside {name}" for name, value in one.beside.items())
+    return f"{one.group.name} {one.group.mean_words}; {unit(one)} {', '.join(gaps)}"
 
 
-def gap(value: Difference, digits: int) -> str:
-    """Return a difference with its interval; positive is better."""
-    number = f"{value.mean:+.{digits}f}"
+def unit(one: Answer) -> str:
+    """Return in what the differences of a budget are."""
+    if one.group.metric.unit == "%":
+        return "in points"
+    return f"in percent of {100 * one.verdict.point:.3g}, the own constant's error:"
+
+
+def margin(metric: Metric) -> str:
+    """Return from where on a gain counts."""
+    return (
+        f"{MARGIN:g} point" if metric.unit == "%" else f"{MARGIN:g} % of the own constant's error"
+    )
+
+
+def gap(value: Difference) -> str:
+    """Return a difference in points with its interval; positive is better."""
+    number = f"{value.mean:+.1f}"
     if value.low == -float("inf"):
         return f"{number} (too few seeds for an interval)"
-    text = f"{number} ({value.low:+.{digits}f} to {value.high:+.{digits}f})"
+    text = f"{number} ({value.low:+.1f} to {value.high:+.1f})"
     return text.replace("-", "−")
 
 
@@ -221,13 +212,11 @@ def protected(study: Study, frame: pd.DataFrame, results: Path) -> str:
 
 def decides(one: Answer) -> str:
     """Return what would decide the verdict of a budget."""
-    if one.verdict is None:
-        return "no number of seeds gives a verdict"
-    if one.word != UNDECIDED:
+    if one.verdict.word != UNDECIDED:
         return "decided"
     if one.seeds is None:
         return (
-            f"the gain is so near the margin of {MARGIN:g} points that {statistics.MOST_SEEDS} "
-            "seeds would not decide it"
+            f"the gain is so near the margin of {margin(one.group.metric)} that "
+            f"{statistics.MOST_SEEDS} seeds would not decide it"
         )
     return f"about {one.seeds} seeds in all would decide it"

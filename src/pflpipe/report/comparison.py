@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from pflpipe.code.dependencies import CLAIMS, PLACEBO, WITHOUT_DEPARTURES
-from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, Metric
+from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, CONSTANT_ERROR, Metric
 from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference, People
@@ -130,6 +130,18 @@ class Group:
         """The first metric of its study, by which groups are ranked."""
         settings = self.first("hyperparameters") if "hyperparameters" in self.rows else None
         return BUILT_IN[json.loads(settings or "{}").get(FIRST_METRIC, ACCURACY)]
+
+    @property
+    def point(self) -> float:
+        """What verdicts call a point: one of a metric in percent, 1 % of the error of the own
+        constant on training rows else; NaN where nobody has two of them."""
+        if self.metric.unit == "%":
+            return 1.0
+        return self.values(CONSTANT_ERROR).iloc[0] / 100
+
+    def points(self, point: float, column: str = MAIN) -> pd.Series[float]:
+        """Return a column by seed in points of this size; more is better."""
+        return self.metric.sign * self.values(column) / point
 
     @property
     def worth(self) -> float:

@@ -22,7 +22,7 @@ from pflpipe.code.dependencies import PLACEBO, WITHOUT_DEPARTURES
 from pflpipe.errors import DataError
 from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import AGAIN, atomic, intact
-from pflpipe.learning.metrics import ALWAYS
+from pflpipe.learning.metrics import ALWAYS, CONSTANT_ERROR, over_clients
 from pflpipe.methods import row_code
 from pflpipe.privacy import run_check
 from pflpipe.privacy.ledger import Ledger, Planned
@@ -105,7 +105,8 @@ def columns_of(study: Study) -> list[str]:
     is_dealt = any(cell.partition.users for cell in study.cells)
     is_own = not DATASETS.keys() >= set(study.datasets)
     units = OF_UNITS if is_dealt else OF_UNITS[:is_own]
-    return list(dict.fromkeys([*COLUMNS, *study.columns, *best, *units]))
+    scale = [CONSTANT_ERROR] if study.metric.unit != "%" else []
+    return list(dict.fromkeys([*COLUMNS, *study.columns, *best, *units, *scale]))
 
 
 def _record(
@@ -168,6 +169,7 @@ def _record(
         "unreviewed_code": dependencies.listed(code) or None,
         "clients_evaluated": json.dumps(evaluated(clients, study.columns)),
         **_best_round(study, ledger.claim, folder),
+        **_constant_error(study, clients),
     }
 
 
@@ -179,6 +181,13 @@ def _best_round(study: Study, claim: str, run: Path) -> dict[str, float]:
         return {}
     values = pd.read_csv(existing(run / "rounds.csv"))[column]
     return {BEST_ROUND + column: sign * float((sign * values).max())}
+
+
+def _constant_error(study: Study, clients: pd.DataFrame) -> dict[str, float]:
+    """Return the error of the own constant on training rows, where the metric is an error."""
+    if study.metric.unit == "%":
+        return {}
+    return {CONSTANT_ERROR: over_clients(clients[CONSTANT_ERROR])}
 
 
 def planned(plan: str, results: Path) -> Planned:

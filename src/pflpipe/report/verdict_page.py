@@ -17,7 +17,7 @@ from pflpipe.report import answer, sentences, tables, verdicts
 from pflpipe.report.answer import Answer
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import stored
-from pflpipe.report.verdicts import DOES_NOT, MARGIN
+from pflpipe.report.verdicts import DOES_NOT
 from pflpipe.study.settings import measured
 from pflpipe.study.study_spec import Study
 
@@ -72,7 +72,7 @@ def text(
         study=study,
         version=__version__,
         answers=[_shown(one, underway is None or underway.is_read) for one in answers],
-        margin=f"{MARGIN:g}",
+        margin=answer.margin(study.metric),
         protected=answer.protected(study, frame, results) if study.rows else "",
         seeds=len({cell.seed for cell in study.cells}),
         sentences=list(sentences.of_study(study, frame)) if study.rows else [],
@@ -91,6 +91,7 @@ def _shown(one: Answer, is_read: bool) -> dict[str, Any]:
         "deed": answer.deed(one) if is_read else "no verdict yet",
         "name": one.group.name,
         "mean": one.group.mean_words,
+        "unit": answer.unit(one).rstrip(":"),
         "beside": list(_bars(one)),
         "parts": one.parts,
         "decides": answer.decides(one) if is_read else "the rest of the runs",
@@ -98,9 +99,9 @@ def _shown(one: Answer, is_read: bool) -> dict[str, Any]:
 
 
 def _mark(one: Answer) -> str:
-    if one.verdict and verdicts.helps(one.verdict):
+    if verdicts.helps(one.verdict):
         return "helps"
-    return "not" if one.word == DOES_NOT else "open"
+    return "not" if one.verdict.word == DOES_NOT else "open"
 
 
 def _bars(one: Answer) -> Iterator[dict[str, Any]]:
@@ -116,7 +117,7 @@ def _bars(one: Answer) -> Iterator[dict[str, Any]]:
     for name, gap in one.beside.items():
         yield {
             "name": name,
-            "text": answer.gap(gap, one.group.metric.digits),
+            "text": answer.gap(gap),
             "low": place(gap.low),
             "mean": place(gap.mean),
             "width": round(place(gap.high) - place(gap.low), 2),

@@ -7,7 +7,8 @@ methods, tested untouched; (c) the effects of items with one number of each clie
 without rounds. None of them is chosen: a personal model pays if it beats all of them. Whichever
 released model a reader would have chosen, on whatever rows, is among them.
 
-A gain counts from ``MARGIN`` on, in both directions. Personalization **pays** if the intervals of
+A gain counts from ``MARGIN`` on, in both directions: a point is one of accuracy in percent, or 1 %
+of the error of the own constant (``Group.point``). Personalization **pays** if the intervals of
 some personal model beside every rival lie above the margin. It **does not pay** if every personal
 model has an interval beside some rival that ends below it. Else it is **undecided**. One family of
 intervals has as many as there are personal models or rivals, whichever are more. Each of the two
@@ -41,7 +42,7 @@ from pflpipe.report.comparison import ALONE, MAIN, Group, finite, of_claim
 from pflpipe.report.statistics import Difference, Model, People
 
 MARGIN = 1.0
-"""Percent points; one margin for everything that is said to pay or not to."""
+"""Points; one margin for everything that is said to pay or not to."""
 PAYS, DOES_NOT, UNDECIDED = "pays", "does not pay", "undecided"
 RELEASED = "global_own"
 """The column of a released model, tested untouched on clients' own rows."""
@@ -83,6 +84,7 @@ class Verdict:
         instead: the rival to use where personalization does not pay: the best of those whose gain
             over (a) is more than the margin; where there is none, the best of (a).
         collapsed: by name of a line, how many of its runs did, and how many there are.
+        point: of all differences, in the unit of the metric.
     """
 
     word: str
@@ -91,11 +93,12 @@ class Verdict:
     missing: tuple[str, ...]
     instead: Line
     collapsed: Mapping[str, tuple[int, int]]
+    point: float
 
 
 def judge(members: Sequence[Group], people: People | None = None, looks: int = 1) -> Verdict | None:
     """Return the verdict on the groups of one budget; None without a personal model, without a
-    rival of kind (a) of which most runs did not collapse, and where the metric is no percentage.
+    rival of kind (a) of which most runs did not collapse, and of errors without a point.
 
     Args:
         members: certified groups, and those that send nothing.
@@ -103,10 +106,10 @@ def judge(members: Sequence[Group], people: People | None = None, looks: int = 1
         looks: how often the word may be read while seeds are added.
     """
     personal, rivals = _sides(members)
-    if not personal or "a" not in rivals or members[0].metric.unit != "%":
+    if not personal or "a" not in rivals or not (point := members[0].point) > 0:
         return None
     lines = [*personal, *(line for known in rivals.values() for line in known)]
-    values = pd.DataFrame({line: _scores(line) for line in lines})
+    values = pd.DataFrame({line: _scores(line, point) for line in lines})
     found = decide(values, personal, lines[len(personal) :], people, looks)
     mean = found.model.mean
     kinds = {kind: [one for one in known if one in found.beaten] for kind, known in rivals.items()}
@@ -136,12 +139,14 @@ def judge(members: Sequence[Group], people: People | None = None, looks: int = 1
             for line in lines
             if line not in found.steady
         },
+        point,
     )
 
 
-def _scores(line: Line) -> pd.Series[float]:
-    """Return what a line scored by seed, minus infinity where its run diverged or has no score."""
-    scores = line.group.values(line.column)
+def _scores(line: Line, point: float) -> pd.Series[float]:
+    """Return the points of a line by seed, more is better; minus infinity where its run diverged or
+    has no score."""
+    scores = line.group.points(point, line.column)
     diverged = line.group.rows["diverged_round"].notna().to_numpy()
     return scores.mask(diverged).fillna(-math.inf)
 
@@ -176,7 +181,7 @@ def decide(
     people: People | None,
     looks: int = 1,
 ) -> Decision:
-    """Return the word on seeds x lines, percent; NaN where a line lacks a seed, minus infinity
+    """Return the word on seeds x lines, points; NaN where a line lacks a seed, minus infinity
     where its run diverged. ``looks`` as in ``judge``."""
     fell = statistics.collapsed(values)
     steady = frozenset(line for line in values if not fell[line].any())

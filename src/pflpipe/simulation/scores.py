@@ -13,6 +13,8 @@ from typing import Any
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.files import with_digest, write_joined, write_text
+from pflpipe.learning import losses
+from pflpipe.learning.metrics import BUILT_IN, CONSTANT_ERROR, error_of_means
 from pflpipe.methods import registry
 from pflpipe.simulation import runs
 from pflpipe.simulation.evaluation import NO_MEASURES, Measures, accuracies, accuracies_of_new
@@ -27,7 +29,8 @@ COLUMNS = (
 """``client`` counts from 0; rows of clients who took no part in training are called ``new0``,
 ``new1`` ... and have nothing in the columns that are averaged over those who did. Clients without
 training rows keep their number and have their scores in the columns of new ones. Other metrics than
-accuracy add ``<metric>_<column>`` for every column of accuracies but the common test set's."""
+accuracy add ``<metric>_<column>`` for every column of accuracies but the common test set's, and
+errors ``CONSTANT_ERROR`` of those who took part."""
 
 
 def places_of(
@@ -92,6 +95,8 @@ def evaluate_cells(
     """
     measured = [name for name in COLUMNS[3:] if not name.endswith("_common")]
     columns = (*COLUMNS, *(f"{metric}_{name}" for metric in measures for name in measured))
+    if any(losses.find(cell.training.loss).numbers for cell, *_ in places):
+        columns = (*columns, CONSTANT_ERROR)
 
     def rows(cell: Cell, inputs: runs.Inputs, run: Path) -> Iterator[dict[str, Any]]:
         simulation = runs.simulate(
@@ -100,6 +105,11 @@ def evaluate_cells(
         given = simulation, runs.load_final(run, simulation)
         scores: list[dict[str, Any]] = []
         scores += accuracies(*given, validation_only=validation_only, measures=measures)
+        if (loss := losses.find(cell.training.loss)).numbers:
+            for row in scores:
+                labels = simulation.train.y[simulation.split.train[row["client"]]]
+                targets = labels.double().cpu().reshape(len(labels), -1).numpy()
+                row[CONSTANT_ERROR] = error_of_means(targets, BUILT_IN[loss.metric].of)
         if not validation_only:
             scores += accuracies_of_new(*given, measures)
         for row in scores:
