@@ -35,9 +35,9 @@ def digits(tmp_path_factory):
     return data
 
 
-def study_of(method, digits: Path, results: Path):
+def study_of(method, digits: Path, results: Path, sample_rate=0.6):
     """Return a study of one run of twelve clients, with the files that its jobs make."""
-    training = Training(3, 1, 16, "sgd", 0.3, sample_rate=0.6)
+    training = Training(3, 1, 16, "sgd", 0.3, sample_rate=sample_rate)
     base = dataclasses.replace(fake_results.BASE, training=training)
     study = fake_results.study(methods=(method,), epsilons=(8.0,), seeds=(0,), base=base)
     (row,) = study.rows
@@ -53,7 +53,8 @@ def study_of(method, digits: Path, results: Path):
 @pytest.fixture
 def app(request, tmp_path, digits):
     """The folder of an app with the key of the study's own run, and the end of that run."""
-    study, row, inputs = study_of(request.param, digits, tmp_path / "results")
+    method, *rate = request.param if isinstance(request.param, tuple) else [request.param]
+    study, row, inputs = study_of(method, digits, tmp_path / "results", *rate)
     folder = tmp_path / "app"
     flower.write(study, row.run, 3, tmp_path / "results", digits, folder)
     (folder / "server" / "key").write_text(registry.key(row.cell))
@@ -260,3 +261,23 @@ def test_the_app_releases_the_same_in_flowers_own_simulation(app, simulate):
     saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
     assert_equal(alone.params, saved["params"], 1e-6)
     assert_equal(alone.server, saved["server"], 1e-6)
+
+
+# ---------------------------------------------------------------- with pfl
+
+
+EMPTY = ("fedrep", 0.05)  # a sampling rate that leaves a cohort empty
+
+
+@pytest.mark.parametrize("app", [*METHODS, EMPTY], indirect=True, ids=str)
+def test_pfls_simulated_backend_releases_the_same(app, request):
+    pytest.importorskip("pfl", reason="pfl is not installed: docs/deploy.md says how")
+    folder, alone = app
+    if request.node.callspec.params["app"] == EMPTY:
+        assert 0 in [row["participants"] for row in alone.rows]
+    program(Path(__file__).parents[1] / "docs/examples/pfl_run.py").main(folder)
+    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
+    assert_equal(alone.params, saved["params"], 1e-6)
+    assert_equal(alone.server, saved["server"], 1e-6)
+    (file,) = folder.glob("server/results/tables/*.certificate.json")
+    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
