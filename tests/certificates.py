@@ -69,7 +69,7 @@ CELLS = {
     "correlated": cell(groups=2, band=3),
     "buffered": cell(groups=4, buffers=1),
     "laplace": cell("appfl", mechanism="laplace"),
-    "secure noise": cell(mechanism="discrete_gaussian", noise="secure"),
+    "secure noise": cell(mechanism="discrete_gaussian", noise="secure", sample_rate=0.5),
     "secure aggregation": cell(mechanism="skellam", bits=20, dropout=0.1),
     "secret cohorts, laplace": cell("appfl", mechanism="laplace", sample_rate=0.5),
     "sizes count": cell("feddpa", "official"),

@@ -39,9 +39,11 @@ CALIBRATED = 1e-3
 FINEST, WIDEST_ROUND, WIDEST_RUN = 1e-4, 20.0, 200.0
 """Grid of the privacy loss. It is coarser in proportion to a loss of one round, or of all rounds,
 that is wider than these."""
-CURVES = {"laplace": "pld", "discrete_gaussian": "zcdp", "skellam": "skellam"}
+CURVES = {"laplace": "pld", "skellam": "skellam"}
 """Mechanism -> its curve, where the sampling rate does not decide it."""
-CONCENTRATED = ("discrete_gaussian", "skellam")
+DISCRETE = math.sqrt(1 - (4 / 1024) ** 2)
+"""Gaussian noise of this share, rounded at random with a scale of 4 steps, is discrete Gaussian
+noise of 1,024 steps or more in a standard deviation."""
 COARSER = 10
 """How much coarser that grid is for a group of clients."""
 LARGEST_MU, LARGEST_LOSS = 1e4, 700.0
@@ -228,12 +230,13 @@ def _grid(plan: dict[str, Any], noise: str) -> dict[str, Any]:
     its square than keeps the noise at the multiplier, counted with fractions."""
     if noise != "secure":
         return {"grid": None}
-    share, multiplier = plan["clip_norm"] / plan["clients"], plan["noise_multiplier"]
+    cohort, multiplier = plan["sample_rate"] * plan["clients"], plan["noise_multiplier"]
+    share = plan["clip_norm"] / cohort
     step = 2.0 ** (math.frexp(share)[1] - 26)
     scale = multiplier * (share / step)
     return {
         "grid.step": step,
-        "grid.message": step * plan["clients"] * (1 + 2**-19),
+        "grid.message": step * cohort * (1 + 2**-19),
         "grid.scale": scale,
         "grid.length": int((Fraction(scale) / Fraction(multiplier)) ** 2),
     }
@@ -272,13 +275,14 @@ def central(runs: tuple[Noise, ...], delta: float) -> float:
     differ in one client, whose messages are zero in one of them."""
     if not all(run.multiplier for run in runs):
         return math.inf
+    runs = tuple(map(_in_reals, runs))
     # Equal rounds count together: a grid for each run would be composed less exactly.
     rounds: collections.Counter[Noise] = collections.Counter()
     for run in runs:
         rounds[run._replace(rounds=0)] += run.rounds
     merged = tuple(kind._replace(rounds=number) for kind, number in rounds.items())
-    if runs[0].mechanism in CONCENTRATED:
-        return _zero_concentrated(merged, delta)
+    if runs[0].mechanism == "skellam":
+        return _skellam(merged, delta)
     if runs[0].mechanism == "gaussian":
         bound = _gaussian(math.hypot(*map(_mu, merged)), delta)
     else:
@@ -338,6 +342,7 @@ def of_group(noise: Noise, delta: float, size: int) -> float:
     """Return the epsilon of noisy sums in which ``size`` clients count or are zero together."""
     if size == 1 or not noise.multiplier:
         return central((noise,), delta)
+    noise = _in_reals(noise)
     together = noise._replace(multiplier=noise.multiplier / size)
     if noise.mechanism == "laplace":  # all of them count as soon as one is drawn
         return central((together._replace(rate=1 - (1 - noise.rate) ** size),), delta)
@@ -355,8 +360,9 @@ def replace_one(noise: Noise, delta: float) -> float:
         return math.inf
     if noise.mechanism == "laplace":
         return _laplace_replaced(noise, delta)
+    noise = _in_reals(noise)
     halved = noise._replace(multiplier=noise.multiplier / 2)
-    if noise.mechanism in CONCENTRATED:
+    if noise.mechanism == "skellam":
         return central((halved,), delta)
     bound = _gaussian(_mu(halved), delta)
     if noise.rate == 1 or _is_wide(halved):
@@ -365,16 +371,22 @@ def replace_one(noise: Noise, delta: float) -> float:
     return min(bound, float(losses.get_epsilon(delta)))
 
 
-def _zero_concentrated(runs: tuple[Noise, ...], delta: float) -> float:
-    """Return the epsilon of discrete Gaussian or Skellam noise, of which no curve under sampling is
-    known. Skellam noise of variance mu >= 100 has at whole orders at most 1 + 9 / (4 mu) times the
-    divergence of Gaussian noise."""
+def _in_reals(noise: Noise) -> Noise:
+    """Return discrete Gaussian noise as the Gaussian noise of which it is post-processing, and
+    other noise as it is."""
+    if noise.mechanism != "discrete_gaussian":
+        return noise
+    return noise._replace(mechanism="gaussian", multiplier=noise.multiplier * DISCRETE)
+
+
+def _skellam(runs: tuple[Noise, ...], delta: float) -> float:
+    """Return the epsilon of Skellam noise, of which no curve under sampling is known. Of variance
+    mu >= 100 it has at whole orders at most 1 + 9 / (4 mu) times the divergence of Gaussian
+    noise."""
     if delta == 0 or any(run.rate < 1 for run in runs):
         return math.inf
-    orders = 1 + np.geomspace(1e-6, 1e9, 20_000)
-    rho = sum(run.rounds / (2 * run.multiplier**2) for run in runs)
-    if runs[0].mechanism == "skellam":
-        orders, rho = np.r_[2.0:1025.0, 2.0 ** np.arange(11, 41)], rho * (1 + 9 / 400)
+    orders = np.r_[2.0:1025.0, 2.0 ** np.arange(11, 41)]
+    rho = sum(run.rounds / (2 * run.multiplier**2) for run in runs) * (1 + 9 / 400)
     return float(compute_epsilon(orders, rho * orders, delta)[0])
 
 

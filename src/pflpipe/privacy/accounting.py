@@ -209,7 +209,7 @@ def composed_epsilon(
 def _releases(plan: Plan) -> tuple[Mechanism, Releases]:
     """Return the mechanism of a plan and what it is counted as."""
     plan = correlated.single(plan)
-    return plan.law, Releases(plan.multiplier, plan.sample_rate, plan.rounds)
+    return plan.law, Releases(plan.law.counted(plan.multiplier), plan.sample_rate, plan.rounds)
 
 
 def delta(plan: Plan, epsilon: float) -> float:

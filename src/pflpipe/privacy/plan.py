@@ -127,7 +127,7 @@ class Plan:
         """Return the whole numbers of releases with secure noise, else None."""
         if self.noise != "secure" or not (self.clip_norm and self.noise_multiplier):
             return None
-        return grid(self.clip_norm, self.noise_multiplier, self.clients)
+        return grid(self.clip_norm, self.noise_multiplier, self.clients, self.sample_rate)
 
     @property
     def law(self) -> Mechanism:

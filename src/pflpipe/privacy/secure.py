@@ -13,9 +13,8 @@ Fix It", CCS 2022):
    the sum of all k by at most sqrt(L) <= s / sigma, whatever the clip did.
 2. **The sum** of the k is exact: it stays below 2^53, which ``grid`` checks.
 3. **The noise** is discrete Gaussian of scale s, a float64 that the sampler takes as a fraction.
-   The sum then is rho-zCDP with rho = L / (2 s^2) <= 1 / (2 sigma^2) (Canonne, Kamath, Steinke,
-   NeurIPS 2020, theorem 14), the curve of mechanisms/discrete_gaussian.py. The noise stays below
-   2^52, but for a chance below 2^-2000.
+   The curve is that of mechanisms/discrete_gaussian.py, since s has ``STEPS`` steps at least. The
+   noise stays below 2^52, but for a chance below 2^-2000.
 4. **The release** is that whole number times a power of two, rounded to the dtype of the model: a
    function of the whole number, hence post-processing.
 
@@ -36,6 +35,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.privacy.mechanisms.discrete_gaussian import STEPS
 
 DIGITS = 26
 """Binary digits of the longest message in steps: its square, below 2^52, is exact in float64."""
@@ -49,7 +49,7 @@ class Grid:
 
     Attributes:
         step: of the released mean, a power of two.
-        message: of a message: M times as long and 2^-19 of it more, so that no message that is
+        message: of a message: q M times as long and 2^-19 of it more, so that no message that is
             longer than C by the rounding of the clip (1e-6) counts as zero.
         scale: s of the discrete Gaussian noise, in steps.
         length: the largest sum of squares of a message, in steps.
@@ -61,11 +61,15 @@ class Grid:
     length: int
 
 
-def grid(clip_norm: float, multiplier: float, clients: int) -> Grid:
+def grid(clip_norm: float, multiplier: float, clients: int, rate: float) -> Grid:
     """Return the grid on which the longest message has between 2^25 and 2^26 steps.
 
+    Args:
+        clip_norm, multiplier, clients, rate: C, sigma, M, q.
+
     Raises:
-        PrivacyError: sums or noise could be larger than the whole numbers of float64.
+        PrivacyError: sums or noise could be larger than the whole numbers of float64, or noise so
+            small that its curve is not known.
     """
     unless = PrivacyError.unless
     do = "take noise: reproducible"
@@ -73,11 +77,14 @@ def grid(clip_norm: float, multiplier: float, clients: int) -> Grid:
     unless(clients <= MOST_CLIENTS, f"{what}: clients", clients, f"at most {MOST_CLIENTS}", do)
     fits = multiplier <= MOST_NOISE
     unless(fits, f"{what}: noise_multiplier", multiplier, f"at most {MOST_NOISE:g}", do)
-    share = clip_norm / clients
+    expected_cohort = rate * clients
+    share = clip_norm / expected_cohort
     step = math.ldexp(1.0, math.frexp(share)[1] - DIGITS)
     scale = multiplier * (share / step)
+    least = f"at least {STEPS / (share / step):.2g}"
+    unless(scale >= STEPS, f"{what}: noise_multiplier", multiplier, least, "take more noise")
     length = math.floor((Fraction(scale) / Fraction(multiplier)) ** 2)
-    return Grid(step, step * clients * (1 + 2**-19), scale, length)
+    return Grid(step, step * expected_cohort * (1 + 2**-19), scale, length)
 
 
 @functools.cache

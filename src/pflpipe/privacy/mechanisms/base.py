@@ -98,6 +98,10 @@ class Mechanism(abc.ABC):
 
     # ---------------------------------------------------------------- privacy curve
 
+    def counted(self, multiplier: float) -> float:
+        """Return the multiplier with which noise of a multiplier counts in all that follows."""
+        return multiplier
+
     @abc.abstractmethod
     def epsilon(self, of: Sequence[Releases], delta: float) -> float:
         """Return epsilon at delta of all releases together as if nothing were sampled; infinite if
