@@ -230,13 +230,12 @@ def _grid(plan: dict[str, Any], noise: str) -> dict[str, Any]:
     its square than keeps the noise at the multiplier, counted with fractions."""
     if noise != "secure":
         return {"grid": None}
-    cohort, multiplier = plan["sample_rate"] * plan["clients"], plan["noise_multiplier"]
-    share = plan["clip_norm"] / cohort
+    share, multiplier = plan["clip_norm"] / plan["clients"], plan["noise_multiplier"]
     step = 2.0 ** (math.frexp(share)[1] - 26)
     scale = multiplier * (share / step)
     return {
         "grid.step": step,
-        "grid.message": step * cohort * (1 + 2**-19),
+        "grid.message": step * plan["clients"] * (1 + 2**-19),
         "grid.scale": scale,
         "grid.length": int((Fraction(scale) / Fraction(multiplier)) ** 2),
     }

@@ -114,6 +114,8 @@ class Plan:
             unless(name == "gaussian", what, f"quantile {got:g}", expected)
         what, do = f"privacy plan.sample_rate of {name}", "no curve of it is known under sampling"
         unless(self.sample_rate == 1 or law.sampled, what, self.sample_rate, "1", do)
+        what, do = "privacy plan.sample_rate of secure noise", "anyone can draw the cohorts again"
+        unless(self.sample_rate == 1 or self.noise != "secure", what, self.sample_rate, "1", do)
         unless(self.delta != 0 or law.pure, f"privacy plan.delta of {name}", 0, "a number > 0")
         if self.clip_norm and self.noise_multiplier:
             # What is added to the model; C and sigma alone may be in range and their product not.
@@ -127,7 +129,7 @@ class Plan:
         """Return the whole numbers of releases with secure noise, else None."""
         if self.noise != "secure" or not (self.clip_norm and self.noise_multiplier):
             return None
-        return grid(self.clip_norm, self.noise_multiplier, self.clients, self.sample_rate)
+        return grid(self.clip_norm, self.noise_multiplier, self.clients)
 
     @property
     def law(self) -> Mechanism:

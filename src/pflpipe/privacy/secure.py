@@ -49,7 +49,7 @@ class Grid:
 
     Attributes:
         step: of the released mean, a power of two.
-        message: of a message: q M times as long and 2^-19 of it more, so that no message that is
+        message: of a message: M times as long and 2^-19 of it more, so that no message that is
             longer than C by the rounding of the clip (1e-6) counts as zero.
         scale: s of the discrete Gaussian noise, in steps.
         length: the largest sum of squares of a message, in steps.
@@ -61,11 +61,8 @@ class Grid:
     length: int
 
 
-def grid(clip_norm: float, multiplier: float, clients: int, rate: float) -> Grid:
+def grid(clip_norm: float, multiplier: float, clients: int) -> Grid:
     """Return the grid on which the longest message has between 2^25 and 2^26 steps.
-
-    Args:
-        clip_norm, multiplier, clients, rate: C, sigma, M, q.
 
     Raises:
         PrivacyError: sums or noise could be larger than the whole numbers of float64, or noise so
@@ -77,14 +74,13 @@ def grid(clip_norm: float, multiplier: float, clients: int, rate: float) -> Grid
     unless(clients <= MOST_CLIENTS, f"{what}: clients", clients, f"at most {MOST_CLIENTS}", do)
     fits = multiplier <= MOST_NOISE
     unless(fits, f"{what}: noise_multiplier", multiplier, f"at most {MOST_NOISE:g}", do)
-    expected_cohort = rate * clients
-    share = clip_norm / expected_cohort
+    share = clip_norm / clients
     step = math.ldexp(1.0, math.frexp(share)[1] - DIGITS)
     scale = multiplier * (share / step)
     least = f"at least {STEPS / (share / step):.2g}"
     unless(scale >= STEPS, f"{what}: noise_multiplier", multiplier, least, "take more noise")
     length = math.floor((Fraction(scale) / Fraction(multiplier)) ** 2)
-    return Grid(step, step * expected_cohort * (1 + 2**-19), scale, length)
+    return Grid(step, step * clients * (1 + 2**-19), scale, length)
 
 
 @functools.cache
