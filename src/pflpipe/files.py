@@ -4,8 +4,6 @@ A file is written next to its target and then renamed, so that an existing file 
 file whose digest does not match was damaged or edited, and is refused.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import io

@@ -3,8 +3,6 @@
 In JSON a tuple is a list, None is null, and infinity is the string ``"inf"``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

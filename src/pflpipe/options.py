@@ -5,8 +5,6 @@ setting. The JSON schema of a study and the checks of a block that was built in 
 it. A hyper-parameter is an option too: an argument of a method's factory.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import functools

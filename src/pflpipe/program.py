@@ -1,8 +1,6 @@
 """Start and end of a program: one line for a user's mistake, the exit code, and the resources
 used."""
 
-from __future__ import annotations
-
 import argparse
 import inspect
 import os

@@ -13,8 +13,6 @@ Streams with different names are independent. Adding a stream never changes anot
 run needs no generator state, because it derives the stream of its round again.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from typing import Any

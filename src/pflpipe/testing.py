@@ -6,8 +6,6 @@ neighbour of one data set, which needs marks in its code; this attacks one relea
 with inputs that it searches for (docs/related_work.md).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from pflpipe.auditing.audit import Audited, audit

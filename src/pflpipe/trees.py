@@ -6,8 +6,6 @@ swapping two of them is an error; at run time all are plain dicts. Parameters mi
 an update, and parameters plus an update are parameters.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Mapping

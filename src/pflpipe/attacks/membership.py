@@ -60,8 +60,6 @@ makes it public, and all but the strongest sum over all rounds. They also ignore
 ``divide_by_counts``. Another attack may find what these miss; the plan bounds all attacks.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -55,8 +55,6 @@ The bound holds for the executed run: M + k clients, whose model moves M / (M + 
 round. It concerns an adversary that sees sums, and zero_out neighbours.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

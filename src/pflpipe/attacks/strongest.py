@@ -19,8 +19,6 @@ itself (Dong, Roth, Su, "Gaussian Differential Privacy", 2022). The score is not
 clients, and must not be: the rest of a release for *them* shows the candidate's coin.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -4,8 +4,6 @@ No part of it is known: neither its clip bound nor its divisor nor the size of i
 all that it needs; torch is seeded and its tensors are read where the program itself imports it.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import random

@@ -1,8 +1,6 @@
 """The audit of a claim about anyone's release: a search for the worst two worlds, tests of what it
 finds, and a sentence."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

@@ -1,8 +1,6 @@
 """What is claimed of anyone's release. The command line reads its options here, so this module does
 not import torch."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

@@ -16,8 +16,6 @@ and with 1 / C: a factor C that is missing, or present twice, leaves too little 
 them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

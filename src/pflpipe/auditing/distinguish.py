@@ -13,8 +13,6 @@ After Nasr et al. ("Adversary Instantiation", IEEE S&P 2021) and, for the lower 
 al. ("Tight Auditing of Differentially Private Machine Learning", USENIX Security 2023).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

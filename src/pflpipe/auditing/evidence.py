@@ -4,8 +4,6 @@ Arithmetic of NumPy and SciPy; the auditor of methods computes its runs with tor
 arrays does not know torch.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ extras. Under a secret draw an absent client is never drawn. As in training, the
 the rows of clients that were drawn.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping

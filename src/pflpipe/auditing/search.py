@@ -7,8 +7,6 @@ covers: 1 is a whole claim. Where the size of the noise itself differs between t
 is a second score. Both only rank pairs; ``trial`` tests the worst of them on other draws.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ its errors hold against the whole curve of the claim. Only (b) judges a movement
 noise: a result that was rounded, clipped or thresholded after its noise is as private as before.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,8 +1,6 @@
 """What all clients send in two neighbouring worlds, described by a few properties that a search can
 vary one at a time."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator

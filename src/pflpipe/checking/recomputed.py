@@ -7,8 +7,6 @@ privacy loss distribution on the same grid (``_interval``), so that the numbers 
 digits.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import math

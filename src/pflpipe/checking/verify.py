@@ -8,8 +8,6 @@ neither level can show. The command ``pflpipe verify`` adds what the package say
 settings (pipeline/settled.py) and, with results, the evidence (pipeline/evidence.py).
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import hashlib

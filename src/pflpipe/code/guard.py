@@ -1,8 +1,6 @@
 """Calls of a user's code: its exceptions become one line, and what it changes in this process is
 restored."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib

@@ -12,8 +12,6 @@ module, which may be somebody's data and are not read. Then ``complete`` is fals
 stand for the rest.
 """
 
-from __future__ import annotations
-
 import dis
 import functools
 import hashlib

@@ -1,7 +1,5 @@
 """The form ``file.py:name``, which names an object in a file of the user."""
 
-from __future__ import annotations
-
 import re
 
 REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)")

@@ -4,8 +4,6 @@ Such a file may import any installed package, but no file next to it: results th
 repeated if this one file changes.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib

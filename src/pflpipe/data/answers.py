@@ -4,8 +4,6 @@ An example is the index of an item, float32 ``[1]``, and its user the person. Re
 as those of downloads.py do. The network ``embedding`` learns one vector for each item.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -4,8 +4,6 @@ Hamilton's method of largest remainders in exact integer arithmetic, with upper 
 generator breaks ties of remainders, so that no class or client is favoured by its index.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -5,8 +5,6 @@ A block is a mapping of plain values, which study/schemas/block.schema.yaml chec
 is read. Here are the checks that read no row; ``sources`` reads the rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A slip that NumPy would pass over in silence (a mask, a missing user, an empty c
 name) is an error that says what to do. ``pflpipe.train`` applies the same checks to tensors.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from typing import Any

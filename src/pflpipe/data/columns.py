@@ -5,8 +5,6 @@ declared, or are those of the person's own training rows (``fill``). Otherwise o
 would change the features of all others.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence

@@ -22,8 +22,6 @@ user's rows whatever their class. Reading the finished file and ``normalise`` ne
 that training needs nothing else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

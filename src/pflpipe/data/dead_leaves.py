@@ -6,8 +6,6 @@ Leaves Model", IJCV 2001). Networks have learned features from such images witho
 (Baradad et al., "Learning to See by Looking at Noise", NeurIPS 2021).
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from pflpipe.seeds import numpy_rng

@@ -12,8 +12,6 @@ test_users``; without a test set only those of training) as NumPy arrays: uprigh
 channels last, ink bright on dark, or float features, and labels 0..K-1. datasets.py checks them.
 """
 
-from __future__ import annotations
-
 import functools
 import gzip
 import itertools

@@ -9,8 +9,6 @@ square root of the number of features: the length of an example is about 1 with 
 Where no public data set is like the images, the reference may be images that a program draws.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

@@ -4,8 +4,6 @@ extraction.py makes all other features. This module does not import torch, which
 that a study is checked without it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

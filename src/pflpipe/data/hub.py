@@ -1,7 +1,5 @@
 """Tables of Hugging Face's hub, or of a folder in its layout, read by its library ``datasets``."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from pathlib import Path

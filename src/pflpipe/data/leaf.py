@@ -1,8 +1,6 @@
 """JSON files in the layout of LEAF (Caldas et al., "LEAF: A Benchmark for Federated Settings",
 2018): ``users``, and ``user_data`` with a list ``x`` of examples and ``y`` of labels for each."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import Counter

@@ -4,8 +4,6 @@ An archive of a few megabytes may unpack to more than any memory holds, and the 
 may state any size.
 """
 
-from __future__ import annotations
-
 import os
 
 from pflpipe.errors import DataError

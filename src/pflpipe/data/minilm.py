@@ -6,8 +6,6 @@ It is BERT (Devlin et al., NAACL 2019) with six layers; the vector of a sentence
 its tokens. The network has learned from public texts, and sees nothing here but the texts of items.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

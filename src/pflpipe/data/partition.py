@@ -34,8 +34,6 @@ the new ones among all, whatever they hold. New clients take no part in training
 of ``natural`` ones are in no common test set.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from dataclasses import replace

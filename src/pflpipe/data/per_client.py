@@ -1,7 +1,5 @@
 """Examples that come client by client: a pair (x, y) or a torch Dataset for each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

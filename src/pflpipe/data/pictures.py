@@ -1,7 +1,5 @@
 """A folder of pictures, laid out as person/class/picture.png."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ A run's noise follows from its configuration, in which a data set is a name. Oth
 same name would get the same noise, and the difference of the two releases would have none.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

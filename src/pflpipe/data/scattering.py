@@ -8,8 +8,6 @@ coefficients are those of kymatio (Andreux et al., JMLR 2020), so that features 
 compared.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -1,7 +1,5 @@
 """From any source of config.yaml, block, function or file, to ``data/<dataset>.npz``."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Tables with one row for each example: CSV, TSV and Parquet files, and DataFrames."""
 
-from __future__ import annotations
-
 import csv
 import warnings
 from collections import Counter

@@ -4,8 +4,6 @@ Token 0 fills the row in front of a short text, token 1 is any that the vocabula
 vocabulary's are 2, 3, ... in its order, as in TensorFlow Federated's baselines.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """HDF5 files in the layout of TensorFlow Federated's simulation data (``tff.simulation.datasets``):
 ``examples/<client>/<key>``, each with a row for each example of this client."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

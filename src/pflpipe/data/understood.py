@@ -4,8 +4,6 @@ Classes, words and ranges are taken from the rows here, which no epsilon covers.
 gets them says so, and its owner writes what is public in their place.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ A list that was made of the rows would depend on every person in them, and so wo
 released model. It is therefore declared, and an error shows what to write.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Named data sets: what is known of each before anything is read."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,8 +1,6 @@
 """Departures: steps of published mechanisms that the certified mechanism lacks, and what is known
 of each before anything is computed (departures.json)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tensors of each client, joined: all examples, and the rows of each client."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

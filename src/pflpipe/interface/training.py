@@ -5,8 +5,6 @@ The pipeline calls the same functions. Nothing here writes a file, except that `
 missing data.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import inspect

@@ -4,8 +4,6 @@ networks.py computes with them. This module does not import torch, which takes s
 study is checked without it. Only a network from a user's file (modules.py) needs torch.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ per example. Images are normalised before the transforms and not after, so pixel
 get the normalised value of black instead of 0.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

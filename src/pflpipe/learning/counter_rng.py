@@ -11,8 +11,6 @@ uniformity. Two given streams are equal with probability 2^-32, which would repe
 step. Use this for training and for values that stay on a device, never for the noise of a release.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

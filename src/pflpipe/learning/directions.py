@@ -1,8 +1,6 @@
 """Objectives with a prescribed gradient, for steps along a direction that is not the gradient of a
 loss, such as a gradient taken at another point."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

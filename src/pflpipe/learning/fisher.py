@@ -10,8 +10,6 @@ Rochette, Manoel, Tramel, "Efficient Per-Example Gradient Computations in Convol
 Networks" (2019).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

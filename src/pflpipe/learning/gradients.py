@@ -1,7 +1,5 @@
 """Gradients by plain autograd that ``torch.func.vmap`` can batch over clients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -23,8 +23,6 @@ place among others, so the design matrix gets columns of zeros up to a multiple 
 with which all places are aligned alike. All is computed in float64, as the penalty may be small.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

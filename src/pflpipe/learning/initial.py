@@ -6,8 +6,6 @@ cell: with other weights a run has another id and other noise. This module does 
 that a study is checked without it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -5,8 +5,6 @@ model that has an output of its own for every item is written into its parameter
 item starts with the outputs, and the head is the identity.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -16,8 +16,6 @@ Initialisation is PyTorch's default, which the official codes of the papers use:
 those of normalisation layers, N(0, 1) for the vectors of tokens.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math

@@ -5,8 +5,6 @@ have the parameters of torch's and compute the same, step by step, as Opacus' DP
 masks come from the key of a training step. ``modules.adapt`` compares them with torch's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ A method is written for ONE client. It receives parameters, the client's state a
 solvers that it calls are those of the backend that runs it (clients.py).
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence

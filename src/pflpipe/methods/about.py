@@ -4,8 +4,6 @@ For the methods of the package both are read from the syntax tree, so that a stu
 without torch, whose import takes seconds.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import inspect

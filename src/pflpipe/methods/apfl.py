@@ -32,8 +32,6 @@ instead of their parameters, moves alpha after the first minibatch by a mean of 
 gradients, and adds 0.02 alpha to that mean.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

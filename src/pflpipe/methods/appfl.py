@@ -32,8 +32,6 @@ The certified version trains freely. It clips the change of the shared layers jo
 of its mechanism.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated

@@ -26,8 +26,6 @@ is 2 lr clip_value / epsilon, although the bounded change contains the learning 
 imitated: every client adds all of the noise to its message.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

@@ -5,8 +5,6 @@ like the paper's algorithm box. The signature of the factory (types, defaults, r
 of the method's block in a study.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any

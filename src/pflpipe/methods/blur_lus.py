@@ -26,8 +26,6 @@ certified. The personal model is trained with the penalty. It is not sparsified,
 sent.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from torch import Tensor

@@ -27,8 +27,6 @@ only in its parallel branch; elsewhere it starts again from the initial head). C
 Poisson sampling (the code visits disjoint groups).
 """
 
-from __future__ import annotations
-
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Head, Method, Upload, with_head

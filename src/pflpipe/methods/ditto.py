@@ -22,8 +22,6 @@ it receives; this is the paper's w^0 only if all clients take part in the first 
 was never in training, its v starts at the released w.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

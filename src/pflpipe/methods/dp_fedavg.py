@@ -15,8 +15,6 @@ that the sensitivity is C for clients of any size.
     tests: the released model after E local epochs
 """
 
-from __future__ import annotations
-
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Upload

@@ -20,8 +20,6 @@ and is never released.
         and read no other setting of this phase [ours]
 """
 
-from __future__ import annotations
-
 from pflpipe.learning.solvers import Solver
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Head, Method, with_head

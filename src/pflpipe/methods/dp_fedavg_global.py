@@ -11,8 +11,6 @@ momentum}``, FedAvgM).
     tests: the released model as it is
 """
 
-from __future__ import annotations
-
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method
 from pflpipe.methods.dp_fedavg import local_update

@@ -43,8 +43,6 @@ momentum, weight decay or Adam as the local optimizer the drift of the steps is 
 taken out, so plain SGD is meant. It defines no personal model.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

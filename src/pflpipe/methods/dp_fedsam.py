@@ -27,8 +27,6 @@ defaults are ``adaptive: true`` and ``rho: 0.5``. Its learning rate shrinks by t
 each round; set ``training.lr_decay``. Not imitated: cohorts of fixed size.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

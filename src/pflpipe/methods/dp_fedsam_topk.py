@@ -27,8 +27,6 @@ unanswered; the code has no such step): ``before_noise: false`` does so for the 
 reads the release alone, so both profiles are then certified.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

@@ -37,8 +37,6 @@ is clipped to b and weights are uniform, so ``msa`` has no effect. Eq. 6 stays a
 the choice of Eqs. 5-8 never leaves the client.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import torch

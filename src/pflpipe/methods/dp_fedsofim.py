@@ -42,8 +42,6 @@ own test rows, and so has dp_fedavg. There m^ is less than 0.1 C long in the end
 inverse at rho 0.5 changes a step by about 1 %.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import torch

@@ -41,8 +41,6 @@ for all clients; clip and noise on its support are then certified. There ``ste``
 because a dropped weight cannot return within the round.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

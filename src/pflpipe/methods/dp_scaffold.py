@@ -44,8 +44,6 @@ momentum, weight decay or Adam c_k is the mean step in units of eta instead of t
 client without steps sends zeros and keeps its c_k. The paper defines no personal model.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import torch

@@ -48,8 +48,6 @@ factors. On SPI (the people of one_release_spi, three seeds), four rounds with f
 pairs are few enough to send, send them.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

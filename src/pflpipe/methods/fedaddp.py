@@ -37,8 +37,6 @@ regulariser then follows from s. C is in units of s: d coordinates that each mov
 have length sqrt(d), so a C chosen for unscaled updates clips far more.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -42,8 +42,6 @@ client. The personal model is the end of one more local pass, ALA included; the 
 the start of that pass. A client that was never in training starts from the whole released model.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

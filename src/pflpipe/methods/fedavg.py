@@ -11,8 +11,6 @@ updates with weights proportional to the clients' numbers of examples. No clippi
     tests: the released model after E local epochs
 """
 
-from __future__ import annotations
-
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Upload

@@ -23,8 +23,6 @@ Differences: the upload is clipped and noised as in DP-FedAvg, with uniform weig
 fine-tunes whole models.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pflpipe.learning.task import Batches, Task

@@ -15,8 +15,6 @@ Differences: the networks here normalise with GroupNorm, which has no running st
 and shift stay local. The upload is clipped and noised as in DP-FedAvg, with uniform weights.
 """
 
-from __future__ import annotations
-
 from pflpipe.methods.base import About, Method
 from pflpipe.methods.fedper import keep
 

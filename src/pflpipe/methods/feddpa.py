@@ -41,8 +41,6 @@ Fisher information of transformed images; separate minibatches for the second ph
 transforms of CIFAR-10's and SVHN's test images.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Annotated, Literal
 

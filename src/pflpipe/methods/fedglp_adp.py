@@ -54,8 +54,6 @@ public scale sqrt(L tw_l) the joint clip then shortens by rounding only, and the
 Eq. 15. Without ACNDP clip and noise are those of DP-FedAvg.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Literal
 

@@ -53,8 +53,6 @@ official code uses the client's previous mean. A client that was never in traini
 initial head, trained on the released extractor.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

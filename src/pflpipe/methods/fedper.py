@@ -16,8 +16,6 @@ linear layer is personal (the paper also tries more layers). ``keep`` is the sam
 other choices of personal parameters; see fedbn.py and lg_fedavg.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

@@ -21,8 +21,6 @@ FedProx defines no personal model. Here it is the released model after E local e
 penalty, as in DP-FedAvg, also for a client that was never in training.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from torch import Tensor

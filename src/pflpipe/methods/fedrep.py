@@ -20,8 +20,6 @@ only. With the upload clipped and noised this is the algorithm of CENTAUR, which
         and read no other setting of this phase [ours]
 """
 
-from __future__ import annotations
-
 from pflpipe.methods.base import About, Head, Method, with_head
 from pflpipe.methods.centaur import centaur
 

@@ -37,8 +37,6 @@ On InstEval (study one_release_insteval, three seeds, nothing tuned) it has 63.4
 test rows at epsilon 2 and 8, and own_constant 56.3 %.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

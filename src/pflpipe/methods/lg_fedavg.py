@@ -19,8 +19,6 @@ A new client trains its own extractor under the released head. The paper average
 models for unknown devices; that would need parameters that never leave their clients here.
 """
 
-from __future__ import annotations
-
 from pflpipe.methods.base import About, Method
 from pflpipe.methods.fedper import keep
 

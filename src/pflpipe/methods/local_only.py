@@ -10,8 +10,6 @@ guarantee: the claim is ``none``, and there is no global model.
     tests: its model after E more epochs
 """
 
-from __future__ import annotations
-
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Upload, own_model
 from pflpipe.trees import ClientState, Params, ServerState, Update

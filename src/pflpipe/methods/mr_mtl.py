@@ -27,8 +27,6 @@ is one of clipped changes with noise. A client that was never in training starts
 mean.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from torch import Tensor

@@ -43,8 +43,6 @@ On SPI (study one_release_spi, three of its seeds, nothing tuned) it has 72.1, 7
 released model has 68.4 %, item_effects 68.5 % and own_constant 58.8 %.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

@@ -50,8 +50,6 @@ dp_fedavg_global has 82.2, 90.3, 91.0 and 91.1 % after 20. With 33 times as many
 one round is better only where there is little noise.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

@@ -15,8 +15,6 @@ class counts. For the absolute error the mean is not the best constant. A client
 zeros.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 

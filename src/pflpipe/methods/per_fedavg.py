@@ -34,8 +34,6 @@ client, without dropout and transforms. It needs no client state, so a client th
 training has one too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Literal

@@ -49,8 +49,6 @@ for all clients, and one direction has nine tenths of the variance of its featur
 answer differently.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch

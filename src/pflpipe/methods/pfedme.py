@@ -37,8 +37,6 @@ have a weight decay of 0.001; all clients train in each round and some of them a
 tested theta is that of the last local step, whose centre is no longer the released w.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from torch import Tensor

@@ -26,8 +26,6 @@ Difference from Hu et al.: their clients keep a model from round to round; here 
 from the global one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated
 

@@ -29,8 +29,6 @@ for 15 epochs the copy that it tests; here both train for head_epochs. Its perso
 random values, here at zero as in Bietti et al.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import torch

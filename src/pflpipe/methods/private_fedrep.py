@@ -54,8 +54,6 @@ nor orthonormal rows, which its search did not choose. One seed each: 72.2 % wit
 to 71.5 % for fedrep with exact heads, 72.0 % for fedrep with rates beyond its range.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, Literal
 

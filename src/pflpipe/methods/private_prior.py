@@ -44,8 +44,6 @@ square of it.
 chosen by hand.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

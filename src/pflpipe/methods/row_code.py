@@ -5,8 +5,6 @@ A part from outside the package counts by what its code means, with the files ne
 imports. A cell holds these digests, so that its key, its ids and its claim follow from them.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import hashlib

@@ -1,8 +1,6 @@
 """The certificate of a study: for every row of its table, what is claimed and what the claim rests
 on, in one file that others can check (checking/verify.py)."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Collection, Mapping

@@ -3,8 +3,6 @@
 A command returns the lines that it prints.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import shlex

@@ -1,7 +1,5 @@
 """The completion script of the command line for a shell."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable
 

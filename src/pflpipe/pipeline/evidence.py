@@ -1,7 +1,5 @@
 """The results that a certificate is compared with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

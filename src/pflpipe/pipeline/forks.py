@@ -14,8 +14,6 @@ This file is run as a program and imports nothing but the standard library. The 
 fork server of ``multiprocessing`` and of Android's zygote.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import json

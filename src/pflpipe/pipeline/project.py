@@ -4,8 +4,6 @@ code that makes them.
 Nothing here computes a result, and no script of the workflow imports it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -7,8 +7,6 @@ are dates and machines. The files are therefore a function of settings and relea
 give equal bytes, whatever data the clients have.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 import zipfile

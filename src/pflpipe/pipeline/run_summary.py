@@ -3,8 +3,6 @@
 The rows come from the tables, with the epsilon that the tables state.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the package says of the settings of a certificate's row, and of all rows."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path

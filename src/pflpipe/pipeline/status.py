@@ -5,8 +5,6 @@ its checkpoint (``Report`` in simulation/runs.py). So this works in another term
 machine that sees the folder, without a lock and without a server.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

@@ -4,8 +4,6 @@ A server of the standard library for this machine alone. Each request reads what
 (status.py), so that it needs no lock, and Snakemake does not know of it.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 import webbrowser

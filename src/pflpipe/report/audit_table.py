@@ -1,8 +1,6 @@
 """The table of audits (results/tables/audit.csv), its summary for people, and the figure of claims
 and lower bounds."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

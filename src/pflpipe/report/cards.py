@@ -11,8 +11,6 @@ for the keys of ``FORMULAS`` and the names of hyper-parameters. They are indente
 their further lines by eight. Brackets at the end hold the source of a default.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import typing

@@ -6,8 +6,6 @@ because at the same seed both have the same split of the same data, and its erro
 values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

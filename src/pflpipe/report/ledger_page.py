@@ -6,8 +6,6 @@ facts/departures.py. A nominal epsilon is always marked as such. Of the seeds of
 worst number counts.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

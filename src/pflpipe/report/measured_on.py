@@ -1,8 +1,6 @@
 """Sentences about where, with what and when runs were trained. The record of each run is read,
 because the runs of a study may come from several machines and versions of the code."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

@@ -6,8 +6,6 @@ an unreviewed method is marked; a diverged run is marked with its round; a numbe
 be the best among rows of the same column, budget and claim.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Tables as text: a table of entries as GitHub Markdown and as LaTeX (booktabs)."""
 
-from __future__ import annotations
-
 import itertools
 import textwrap
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ Snakemake's reporter is not used: it shows tables and figures one at a time behi
 as downloads only, nothing on a narrow screen, and it has no place for a verdict.
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import importlib.metadata

@@ -5,8 +5,6 @@ run is marked with its round; a number is bold if it may be the best (statistics
 the same budget and claim; the caption states which numbers no epsilon covers.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,8 +1,6 @@
 """The tables of a study: for machines the tidy table (.csv); for people (.md, .tex) the summary
 over seeds and the table in a paper's layout."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable

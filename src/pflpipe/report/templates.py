@@ -1,7 +1,5 @@
 """Pages from jinja2 templates. In HTML, all values are escaped."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """The last step of a simulation's making, for cells of a study (runs.py) and for calls from Python
 (interface/training.py)."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import torch

@@ -1,7 +1,5 @@
 """The machine and the code of a result: the processor's name and the commit."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

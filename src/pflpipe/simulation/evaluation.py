@@ -7,8 +7,6 @@ Otherwise an untrained head or local model would be compared with trained ones. 
 client state, this work is left out. Then the new client personalizes like all others.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ the order of the clients, and then all processes do the same. A client's bits do
 other clients (clients.py), so a run has the same bits for any number of processes.
 """
 
-from __future__ import annotations
-
 import ctypes
 import heapq
 import os

@@ -1,7 +1,5 @@
 """The state of a run between two rounds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from pflpipe.privacy.run_check import Residuals

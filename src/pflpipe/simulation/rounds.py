@@ -4,8 +4,6 @@ All random numbers come from streams named by the round (and the client). A run 
 round t therefore needs only the values at the end of round t and continues with the same bits.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -7,8 +7,6 @@ file is removed under the lock, so a process that waited checks whether its file
 (as pidfile libraries do).
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -4,8 +4,6 @@ that computed it.
 ``json_records.load`` reads it and ``json_records.to_json`` gives the JSON that is written.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

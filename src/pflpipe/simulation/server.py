@@ -27,8 +27,6 @@ and v, as in lazy updates of sparse gradients. Otherwise it would continue to mo
 releases.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

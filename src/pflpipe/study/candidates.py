@@ -6,8 +6,6 @@ candidate's number and the path. More candidates, another value or another metho
 neither the earlier draws nor their runs.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """The list of studies (``pflpipe studies``) by purpose, with runs and estimated training time."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """All checks of a study before a job starts; of the data, they read only the headers of arrays."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Iterable, Iterator, Sequence

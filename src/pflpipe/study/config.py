@@ -1,7 +1,5 @@
 """The settings of config.yaml: studies, folders, and how to run. No setting changes a result."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """What a data set holds (``pflpipe data NAME``), before anything trains: what was understood of its
 source, shapes, rows of each user and class, ranges of features."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ methods start with. All else are rates that bench_slurm.py and bench_scale.py of
 measured on an AMD EPYC (docs/scale.md).
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -5,8 +5,6 @@ PyYAML keeps the last of two equal keys, reads ``1e-3`` as text, and ``010`` and
 90. Here the second is a number and the others are errors.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

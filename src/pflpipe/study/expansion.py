@@ -5,8 +5,6 @@ Precedence, from lowest to highest: blocks, study axes, the method's blocks, the
 candidate. Values stay plain here; load.py makes cells of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import typing

@@ -1,8 +1,6 @@
 """The figures of a study: those of its ``figures`` block, by default those for which its runs have
 data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A new study, or a release to audit, from a commented template (``pflpipe init``)."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The ``layout`` block of a study: the row and column of each run in a paper's table."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ An Outline has the rows of every candidate. It becomes a Study once the search h
 (search.py); without a search there is one candidate.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

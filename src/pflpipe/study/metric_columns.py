@@ -1,8 +1,6 @@
 """The metrics of a study: that of its loss, which is reported first, its ``metrics`` list, and the
 columns of its table."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import numbers

@@ -1,7 +1,5 @@
 """The privacy plan of a cell, and the ledger that goes with it."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

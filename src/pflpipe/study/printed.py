@@ -6,8 +6,6 @@ the paper. The certified version, the version of the official code and all other
 mechanisms and have none.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -3,8 +3,6 @@
 Test columns are never read.
 """
 
-from __future__ import annotations
-
 import csv
 import itertools
 import statistics

@@ -8,8 +8,6 @@ trials instead, and its file keeps nothing of those that lost. The final runs ha
 Where each seed deals the rows anew, they have other clients, and no epsilon counts both.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

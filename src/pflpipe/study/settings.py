@@ -4,8 +4,6 @@ settings.
 Tables and figures share them, so that a line of a figure has the name of a row of the table.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -4,8 +4,6 @@ A study is a product (expansion.py) x seeds. A study with a search is an Outline
 known once the search has chosen (search.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """A method from outside the package is tried before a job starts: each hook once, on random rows,
 so that what it raises or returns wrongly is one line."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The tables and figures of attacks, one module of this package for each attack."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """How well membership inference separates members from held-out clients, in each setting."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping

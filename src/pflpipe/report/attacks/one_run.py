@@ -1,7 +1,5 @@
 """The epsilons that guesses about the canaries of one run refute, in each setting of a study."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The results of attacks on the cells of a study, setting by setting."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property

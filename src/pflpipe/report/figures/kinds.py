@@ -1,7 +1,5 @@
 """The kinds of figures, and functions that draw and write one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

@@ -6,8 +6,6 @@ Universal Design", 2008), which people with any colour vision can distinguish, w
 is invisible on white.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap
