@@ -1,7 +1,5 @@
 """Plans on which the audit's tests release."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from pflpipe.seeds import derived_key

@@ -1,7 +1,5 @@
 """Where the text of a figure is, so that none hides another."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Pages in a headless Chromium, as a reader's browser shows them."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 from collections.abc import Iterator

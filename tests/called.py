@@ -1,7 +1,5 @@
 """A program in a process of its own."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A made-up study with a release of every kind, its true plans and results, and its certificate."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import shutil

@@ -1,8 +1,6 @@
 """The order of the tests, how long the long ones are, what was learned of faults, and where tests
 begin."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -1,8 +1,6 @@
 """Keyed random numbers with Python's unbounded integers, for golden tests: the slow twin of
 ``pflpipe.learning.counter_rng``."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

@@ -4,8 +4,6 @@
 ``clients_of``, or arrays. ``TEXTS`` damages the text of a CSV or TSV file, ``PICTURES`` a folder.
 """
 
-from __future__ import annotations
-
 import shutil
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A cell to attack, and made-up results of attacks on a study, for tests of their figures."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Made-up results of audits, for tests of what is made of them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Collection
 from pathlib import Path

@@ -5,8 +5,6 @@ The numbers are made up, but of the right kind: a nominal method whose honest ep
 method without a global model, clients without test rows, a run that diverged.
 """
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """A project in a folder of its own, whose commands can be killed and whose disk can be full."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from dataclasses import dataclass

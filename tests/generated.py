@@ -4,8 +4,6 @@ hypothesis-jsonschema does the first for draft 7 of JSON schema, and was last re
 is of 2020-12 and uses a small part of it.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from typing import Any

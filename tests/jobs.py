@@ -5,8 +5,6 @@ two of them in FOLDER, as a phone and a desk show its page, or else what it prin
 order below and build on one another; the first makes the environment that the others use.
 """
 
-from __future__ import annotations
-
 import csv
 import html
 import json

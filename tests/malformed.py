@@ -1,8 +1,6 @@
 """A good project folder and ways to spoil it: each must give one clear line and exit code 2 (used
 by several test files)."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ tests of ``make test-fast`` may notice it.
 The idea is mutation testing (DeMillo, Lipton and Sayward, "Hints on test data selection", 1978).
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

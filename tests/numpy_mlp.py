@@ -4,8 +4,6 @@ twin of golden tests.
 Without hidden layers it is softmax regression.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from pflpipe.simulation import rounds

@@ -1,7 +1,5 @@
 """What costs minutes is made once, also when several processes run the tests."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

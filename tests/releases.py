@@ -1,8 +1,6 @@
 """Plans, uploads and departures for the tests of the release: six clients, tensors of several
 ranks."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -8,8 +8,6 @@ it. The rows of a test that ran are replaced, those of one that failed are gone,
 stay. There are no times in them: the same tests write the same file.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import os

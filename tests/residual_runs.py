@@ -9,8 +9,6 @@ rounding, and the cohort that of its stream. That such noise has its law is test
 that other keys and rounds have other noise in test_seeds.py and test_keys.py.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from dataclasses import dataclass

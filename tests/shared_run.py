@@ -4,8 +4,6 @@ first one got.
 python -m torch.distributed.run --standalone --nproc-per-node=3 tests/shared_run.py FOLDER
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Small simulations for the engine's tests: ragged clients, a network of a few dozen parameters,
 float64."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -12,8 +12,6 @@ once a second, and the two GPUs of each node are declared with device files that
 Jobs are remembered by the controller, or, where a test asks for it, in a database.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import os

@@ -1,8 +1,6 @@
 """What surrounds the tests: none depends on what a user has made in the folder of the project, or
 has set."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Tables of cases beside the tests: what is data and no code stands in ``cases/<name>.yaml``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

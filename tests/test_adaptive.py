@@ -1,7 +1,5 @@
 """Adaptive clipping: the path of the bound, what both parts cost, what a run may not do with it."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """The Python door: what a notebook needs is there, and is what the pipeline does."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """tools/audits/: its files load and are well-formed, and the page is made of the table alone."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

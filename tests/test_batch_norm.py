@@ -1,8 +1,6 @@
 """BatchNorm: torch's layers in training, the averages of a client's own rows in tests, and nothing
 of them in a message."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math

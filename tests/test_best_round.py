@@ -1,8 +1,6 @@
 """``report: best_round``: what the test data chose stands beside the last round, in rows without a
 guarantee, and nothing else reads it."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

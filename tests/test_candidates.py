@@ -1,7 +1,5 @@
 """Candidates are drawn by the law that a range names, and nothing else in a study moves them."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

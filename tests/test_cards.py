@@ -1,7 +1,5 @@
 """What the site and the terminal say of methods and of a study's words is all there, and true."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """A cell as plain values and its ids."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

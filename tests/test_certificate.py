@@ -1,8 +1,6 @@
 """A certificate says what the results say, and every planted edit is rejected at the level that can
 reject it."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses

@@ -1,7 +1,5 @@
 """The console script: one clear line and exit code 2 for every mistake, nothing more."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

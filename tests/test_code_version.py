@@ -1,7 +1,5 @@
 """Digests of meaning: what changes them, what does not, and what they are of."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """Columns of a table become features by what is declared of them: missing values, dates, texts and
 columns that are left out."""
 
-from __future__ import annotations
-
 import io
 import sys
 import types

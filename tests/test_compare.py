@@ -1,8 +1,6 @@
 """``pflpipe compare``: differences are paired by seed, and no epsilon is shown that does not
 hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

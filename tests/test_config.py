@@ -1,8 +1,6 @@
 """Studies expand to the right cells, each once, with one spelling; and nothing that cannot be run
 gets through."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import copy

@@ -24,8 +24,6 @@ what the ledger says and what is refused.
         print(f"({n}, {b}): {tuple(float(f'{x:.8g}') for x in row)},")
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

@@ -1,8 +1,6 @@
 """The estimate of a study's time is arithmetic that a reader can do: images times passes over
 images a second."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

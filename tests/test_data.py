@@ -1,8 +1,6 @@
 """Data sets: the real readers on small files laid out as the originals, checked fetching, and every
 refusal of bad arrays."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import gzip

@@ -1,7 +1,5 @@
 """No damage of a file passes without a word, and no clean file gets one (``dirty``)."""
 
-from __future__ import annotations
-
 import json
 import re
 import types

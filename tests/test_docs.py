@@ -1,7 +1,5 @@
 """The examples printed in docs/ do what the text around them says."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

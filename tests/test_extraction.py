@@ -1,8 +1,6 @@
 """Features of images and from files: the numbers, the files, what is known of them before, and what
 is refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

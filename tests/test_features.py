@@ -1,8 +1,6 @@
 """Data that are no pictures, and data of people: WISDM, SPI, Jester, MNIST by writer, and
 sequences, from their files to accuracies."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,8 +1,6 @@
 """Clients without rows, with one row, and with rows of one class take part in every method with
 every kind of network: they end no run, and who has no rows sends zeros."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,8 +1,6 @@
 """Figures: readable at the width of a paper's column, reproducible to the byte, true to the table,
 and undisturbed by missing or diverged values."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

@@ -1,8 +1,6 @@
 """Fisher information from the layers' inputs and slopes is that of one gradient for every example,
 for every network."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

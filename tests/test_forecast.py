@@ -1,7 +1,5 @@
 """The forecast's numbers follow from plan and message."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

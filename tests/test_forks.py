@@ -1,7 +1,5 @@
 """A script in a fork of a warm process is, to whoever calls it, the script that Python runs."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

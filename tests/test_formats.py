@@ -1,7 +1,5 @@
 """Formats of docs/own_files.md and tasks of docs/tasks.md go from their file to a table."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A table of people, from its columns to a model that remembers them."""
 
-from __future__ import annotations
-
 import re
 import types
 import warnings

@@ -1,8 +1,6 @@
 """differentiate and below: the gradients of torch.func.grad, alone, for many clients at once and
 for their examples."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

@@ -1,8 +1,6 @@
 """Promises about the whole repository: its rooms, their doors, and that what is written down is
 true."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import json

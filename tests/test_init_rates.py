@@ -1,8 +1,6 @@
 """The rates in the template of ``pflpipe init``: those of the rule, which never sees the data set
 that judges it."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

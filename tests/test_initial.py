@@ -1,8 +1,6 @@
 """Initial weights from a file: they are the start of every client, the file's digest is part of a
 run's identity, the ledger says whose word it is, and a file that does not fit is one clear line."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

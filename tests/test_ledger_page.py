@@ -1,8 +1,6 @@
 """The ledger's page: what is published, what is true and what it costs stand where a reader looks
 for them."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import math

@@ -1,7 +1,5 @@
 """Studies whose first metric is an error: what the pages, tables and figures say of them."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import re

@@ -1,7 +1,5 @@
 """Tasks besides classification: losses, what follows from them, and who refuses them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import shutil

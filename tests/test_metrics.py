@@ -1,7 +1,5 @@
 """A metric is one declaration: its numbers, its file, what it changes and what it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import sys

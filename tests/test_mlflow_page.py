@@ -1,7 +1,5 @@
 """What docs/mlflow.md says, done in a browser, on results that were moved before."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import re

@@ -1,8 +1,6 @@
 """Networks from outside: a module trains as a network written here does, on both backends; and a
 clear no to what cannot be private or repeated."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Users without training examples, from the file of a data set to the table: they take part, send
 zero and are tested."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import functools

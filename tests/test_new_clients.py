@@ -1,8 +1,6 @@
 """Clients who took no part in training: nothing of theirs is in it, and what they are tested with
 is a model of their own making."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import math

@@ -1,7 +1,5 @@
 """tools/noise_features.py: the surrogate's extractor is the network of the study."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,8 +1,6 @@
 """A job that begins elsewhere, hours after it was planned, finds what it was planned with or
 stops (snakemake#3234)."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """An option is declared once: schema, checks, defaults and headings follow from its field."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Hooks from outside that reach for what they were not given, and the run that stops there."""
 
-from __future__ import annotations
-
 import dataclasses
 import gc
 from pathlib import Path

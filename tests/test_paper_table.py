@@ -1,8 +1,6 @@
 """The table in a paper's layout: every run in its place, honest numbers below it, and no claim
 without its mark."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,8 +1,6 @@
 """Who holds what: every promise of partition.py and apportion.py, for every kind, down to extreme
 skew."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

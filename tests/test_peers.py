@@ -1,8 +1,6 @@
 """What `make bench-peers` compares is the same work: the same network, and the same DP-FedAvg
 whatever is evaluated."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A private search publishes its choice alone, and its epsilon covers the choice as well."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import io

@@ -1,7 +1,5 @@
 """A user's own code leaves the process as it was, and its exit is one line of the user's file."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import signal

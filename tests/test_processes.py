@@ -1,8 +1,6 @@
 """Processes that share a run's clients: real ones, started by torchrun, get the numbers of one
 process."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import subprocess

@@ -1,8 +1,6 @@
 """The released part of a study: complete, a function of the releases alone, and kept back when a
 claim does not hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -1,7 +1,5 @@
 """The table of docs/reliability.md says what the tests of faults have seen, and no more."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

@@ -1,8 +1,6 @@
 """The report and the ledger: pages that say what came of a study, and that a browser shows whole,
 on a phone and on a desk."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import re

@@ -1,8 +1,6 @@
 """One list of the parts of a row. Claim, key, ids, checkpoint, record, table and what is published
 follow from it: a loss or a network of one's own is unreviewed, and other code is another run."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """From a table of people to a verdict: what is asked, written, added and refused."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pty

@@ -1,7 +1,5 @@
 """A run says how far it is: in its log rarely enough to be read, in its file for others."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

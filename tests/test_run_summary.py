@@ -1,8 +1,6 @@
 """What is said at the end points to files that are there, and states no epsilon that does not
 hold."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

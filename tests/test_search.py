@@ -1,8 +1,6 @@
 """A search tries what it is told on other seeds, chooses by validation accuracy alone, and its cost
 in privacy is counted."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import itertools

@@ -1,8 +1,6 @@
 """Recurrent layers and attention of a user's module: they compute what torch's compute, and train
 with the same numbers for one client and for many at once."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Server optimizers: golden steps, what stays as it is, and that a server knows releases alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

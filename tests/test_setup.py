@@ -4,8 +4,6 @@ lock file.
 So does `make bench-peers` with the environment of the other frameworks.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

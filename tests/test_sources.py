@@ -1,7 +1,5 @@
 """Tables, pictures and files of other programs become data sets by a block of config.yaml."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

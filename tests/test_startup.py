@@ -1,8 +1,6 @@
 """What a job loads: a training job torch, numpy and the engine, and nothing that takes seconds to
 import and is not needed; what needs no tensors no torch."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

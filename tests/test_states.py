@@ -1,7 +1,5 @@
 """States: a value that shares rows with other values, in a file that holds no more than it must."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Statistics: intervals cover what they promise, and words of comparison wait for them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``pflpipe status``: the files on disk decide how far a study is, and who asks needs no lock."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,8 +1,6 @@
 """The studies of the repository: each can be run, all printed numbers are compared with something,
 and the list of studies is complete."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re

@@ -1,7 +1,5 @@
 """No test depends on what a user has made in the folder of the project, or has set."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Tables: the tidy rows, and the promises of the summaries that people read."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """What a task computes in a lower precision when a study asks for it, and what it does not."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,8 +1,6 @@
 """What others put into their own tests: an assertion, a fixture of pytest, and an action of GitHub
 that fail where a claim does not hold."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

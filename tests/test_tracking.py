@@ -1,8 +1,6 @@
 """Tracking: MLflow shows what is on disk, however often it is synced and however the server
 behaves."""
 
-from __future__ import annotations
-
 import dataclasses
 import fcntl
 import json

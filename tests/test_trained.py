@@ -1,7 +1,5 @@
 """The life of a model after training: it predicts, is saved and loaded, and goes on."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

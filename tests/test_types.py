@@ -1,7 +1,5 @@
 """What a method passes around has types of its own: two of them swapped do not type-check."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``pflpipe ui``: the page of a study that trains, as a browser gets it, and no word too early."""
 
-from __future__ import annotations
-
 import signal
 import socket
 import subprocess

@@ -1,8 +1,6 @@
 """What a client is, and what holds for a person whose rows were dealt to several: the same words
 and numbers from the plan to every page."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,8 +1,6 @@
 """A method whose code is not the package's own has a claim of its own wherever a claim is read: it
 is shown and compared, and never taken for a certified one."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

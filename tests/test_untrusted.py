@@ -1,8 +1,6 @@
 """Arrays and archives from elsewhere: nothing is allocated, written or run because a file says
 so."""
 
-from __future__ import annotations
-
 import io
 import struct
 import sys

@@ -1,7 +1,5 @@
 """What `pip install` of the wheel gives works in an empty folder, without a checkout beside it."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import re

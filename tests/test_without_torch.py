@@ -1,7 +1,5 @@
 """Commands that read declarations answer without torch what they answer with it."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

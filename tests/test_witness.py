@@ -1,8 +1,6 @@
 """The witness: what code from outside keeps between its calls is found by a process that has never
 called it; code that keeps nothing has the same bits there."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import subprocess

@@ -1,8 +1,6 @@
 """The real workflow on a tiny study: what it makes, what an edit repeats, and how it ends when
 something is wrong."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import gzip

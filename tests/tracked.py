@@ -1,7 +1,5 @@
 """A study of its own in MLflow, and what a user would ask of it, for tests."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

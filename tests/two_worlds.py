@@ -5,8 +5,6 @@ releases of one world are replayed in the other, and everything but the one clie
 then be the same, to the last bit, in every round.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -6,8 +6,6 @@ scripts that such a program starts with its ``sys.executable`` are forks of anot
 the pipeline's own (pipeline/forks.py).
 """
 
-from __future__ import annotations
-
 import fcntl
 import functools
 import json

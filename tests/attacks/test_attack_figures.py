@@ -1,7 +1,5 @@
 """Figures of attacks: as readable, and in the same look, as those of a study."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

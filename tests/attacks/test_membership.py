@@ -1,8 +1,6 @@
 """Membership inference: a fair game of exact neighbours, scores that use all that releases say, and
 what the plan allows."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import itertools

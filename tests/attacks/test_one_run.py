@@ -1,8 +1,6 @@
 """One-run audit: no private run guesses better than the bound says, a broken one is refuted, and
 only coins are unknown."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools

@@ -1,8 +1,6 @@
 """Attacks in the workflow: one command from a study to a image, no training, and what an edit
 repeats."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -5,8 +5,6 @@ cheat has its own. All forget something that only other messages, signs, lengths
 orders or rounds show.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

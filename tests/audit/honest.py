@@ -1,7 +1,5 @@
 """Releases that keep their claim: what is done to a result after its noise takes nothing away."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -8,8 +8,6 @@ how clients are batched: the attack uses ``load_study``, ``plan_of``, ``partitio
 ``datasets.prepare``, ``runs.of_data``, ``Simulation.release`` and ``.split``, and ``rounds``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """DP-FedAvg at the test's pace: it looks in the folder ``paced`` how slow a round shall be and how
 much memory it shall take, and tells there which GPUs it was given."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """A study on a cluster where everything happens that happens on clusters: it is completed."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import random

@@ -12,8 +12,6 @@ file that its first line names (``# my_data.py``). A ``yaml`` block replaces key
 its first line names, or is a study, or words of one.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

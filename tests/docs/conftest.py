@@ -1,7 +1,5 @@
 """A small copy of the project, in which a small quickstart is done: made once for all processes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A small copy of the project, in which what README.md and docs/ say to type takes seconds."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import os

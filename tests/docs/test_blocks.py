@@ -1,7 +1,5 @@
 """What README.md and docs/ say to type works, page by page, in a small copy of the project."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

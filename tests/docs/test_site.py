@@ -1,7 +1,5 @@
 """The site that ``make docs`` builds: complete, by itself, and readable."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What tests of faults share."""
 
-from __future__ import annotations
-
 import pytest
 
 import faulty

@@ -1,8 +1,6 @@
 """Studies, settings and arrays that nobody in their right mind writes: each is run or refused in
 lines that begin with ``error:``, with exit code 2, and never with a traceback."""
 
-from __future__ import annotations
-
 import copy
 import random
 import sys

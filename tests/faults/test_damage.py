@@ -1,8 +1,6 @@
 """Files that were cut off, emptied or changed by a byte after they were written: whoever reads one
 says in one line that it is damaged and what to do, or computes what it would have computed."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections.abc import Callable, Iterator

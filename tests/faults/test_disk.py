@@ -1,7 +1,5 @@
 """A disk without room, or one that may not be written to, under every rule of the workflow."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

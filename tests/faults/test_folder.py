@@ -1,8 +1,6 @@
 """What else happens to a folder: two pipelines, clocks that jump, files that come late, names that
 a shell would read."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Kill -9 at random moments: the same command afterwards ends with the same bits."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What a lab has beyond one machine: MLflow on PostgreSQL with its files in an object store, and
 the runs of a study in an object store. Whatever happens to them, every run is there once."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

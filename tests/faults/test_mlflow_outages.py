@@ -1,8 +1,6 @@
 """Whatever happens to an MLflow server, a study is done, nobody waits for long, one line says what
 to do, and once the server is back every run is there exactly once."""
 
-from __future__ import annotations
-
 import base64
 import http.server
 import itertools

@@ -1,7 +1,5 @@
 """A worker that outlives its snakemake, and the one that the same command starts beside it."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

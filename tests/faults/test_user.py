@@ -1,8 +1,6 @@
 """Users that the system does not know, as in a container, and files with the names of libraries in
 the project's folder: the real programs, started as such a user starts them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Methods from outside the package: found, loaded once, told apart, and refused in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.metadata
 import json

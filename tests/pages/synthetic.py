@@ -1,7 +1,5 @@
 """Archives of studies that nobody ran, with exact accuracies, for tests of the pages."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

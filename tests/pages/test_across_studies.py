@@ -1,7 +1,5 @@
 """What several studies say together: counted from their intervals, and no word beyond them."""
 
-from __future__ import annotations
-
 import math
 import re
 

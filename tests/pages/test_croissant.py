@@ -1,7 +1,5 @@
 """What the studies publish is described for machines as it is."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -1,8 +1,6 @@
 """The first page says what the studies say: its table and its pictures follow from their
 verdicts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """Whether personalization pays beside all of its rivals, and a map of it by people, rows and budget
 from committed files alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """Predictions beside outcomes: those that the studies' descriptions had before the runs."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """studies/readings/: every value has its source, studies are what their readings make, and every
 verdict of docs/reproduction.md follows from committed results by one rule."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

@@ -1,8 +1,6 @@
 """``make readme``: the numbers of README.md and docs/quickstart.md are those of the results, and
 nothing else in them changes."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

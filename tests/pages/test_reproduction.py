@@ -1,8 +1,6 @@
 """docs/reproduction.md: made of docs/reproduction/ alone, in parts, and every number beside the
 printed one."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """docs/results.md and the pages of studies: made of docs/results/ alone, and no word that their
 intervals do not support."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

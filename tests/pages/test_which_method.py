@@ -1,7 +1,5 @@
 """docs/which_method.md: the regret of a rule on data that it has not seen."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
