@@ -49,7 +49,66 @@ def mean_of(total, rng):
     return (total + noise(rng, len(total))) / 10
 
 
-ONE_SIDED = "one-sided clips"
+def of_rows_alone(change: Callable[[Any], Any]) -> Any:
+    """Return the release of a sum of rows, each changed by a slip after numbers are repaired."""
+
+    def release(messages, weights, rng):
+        return mean_of(change(finite(messages)).sum(axis=0), rng)
+
+    return release
+
+
+def lengths(rows):
+    return np.linalg.norm(rows, axis=1)
+
+
+def to_bound(bound_of: Callable[[Any], float]) -> Callable[[Any], Any]:
+    """Return the clip to a bound that follows the norms of the round."""
+    return lambda rows: scaled(rows, lengths(rows), bound_of(lengths(rows)))
+
+
+ONE_SIDED, NORMS, PARTS = "one-sided clips", "wrong norms", "norms of parts"
+BOUNDS, GRIDS = "bounds that follow the round", "grids before the noise"
+ODD = "numbers that are not finite"
+OF_ROWS = {
+    ONE_SIDED: {
+        "no_upper_bound": lambda rows: np.maximum(rows, -C / np.sqrt(rows.shape[1])),
+        "bound_of_the_sum_of_numbers": lambda rows: scaled(rows, rows.sum(axis=1)),
+        "clipped_where_the_mean_is_positive": lambda rows: np.where(
+            (rows.mean(axis=1) > 0)[:, None], clipped(rows), rows
+        ),
+        "numbers_of_half_the_bound_each": lambda rows: np.clip(rows, -C / 2, C / 2),
+    },
+    NORMS: {
+        "largest_without_sign": lambda x: scaled(x, x.max(axis=1) * np.sqrt(x.shape[1])),
+        "of_the_positive_part": lambda rows: scaled(rows, lengths(np.maximum(rows, 0))),
+        "largest_number": lambda rows: scaled(rows, np.abs(rows).max(axis=1)),
+        "root_mean_square": lambda rows: scaled(rows, np.sqrt((rows**2).mean(axis=1))),
+        "standard_deviation": lambda x: scaled(x, x.std(axis=1) * np.sqrt(x.shape[1])),
+    },
+    PARTS: {
+        "without_the_last": lambda rows: scaled(rows, lengths(rows[:, :-1])),
+        "of_the_first_half": lambda rows: scaled(rows, lengths(rows[:, :20])),
+        "of_every_other_number": lambda rows: scaled(rows, np.sqrt(2) * lengths(rows[:, ::2])),
+        "the_ten_largest": lambda x: scaled(x, lengths(np.sort(np.abs(x), axis=1)[:, -10:])),
+    },
+    BOUNDS: {
+        # The result is in units of C, the clip in those of the round.
+        "median_norm_over_the_bound": to_bound(lambda norms: float(np.median(norms))),
+        "mean_norm": to_bound(lambda norms: float(norms.mean())),
+        "largest_norm_of_the_others": to_bound(lambda norms: max(C, float(np.sort(norms)[-2]))),
+    },
+    GRIDS: {
+        "up_to_the_next_half": lambda rows: (
+            np.sign(clipped(rows)) * np.ceil(2 * np.abs(clipped(rows))) / 2
+        ),
+        "signs": lambda rows: np.sign(rows) * C,
+        "to_nearest_quarter": lambda rows: np.round(4 * clipped(rows)) / 4,
+    },
+    ODD: {"norm_of_whole_numbers": lambda rows: scaled(rows, lengths(rows.astype(int)))},
+}
+for kind, changes in OF_ROWS.items():
+    CHEATS[kind] = {name: (of_rows_alone(change), CLAIM) for name, change in changes.items()}
 
 
 @cheat(ONE_SIDED)
@@ -58,100 +117,10 @@ def no_lower_bound(messages, weights, rng):
     return mean_of(np.minimum(rows, C / np.sqrt(rows.shape[1])).sum(axis=0), rng)
 
 
-@cheat(ONE_SIDED)
-def no_upper_bound(messages, weights, rng):
-    rows = finite(messages)
-    return mean_of(np.maximum(rows, -C / np.sqrt(rows.shape[1])).sum(axis=0), rng)
-
-
-@cheat(ONE_SIDED)
-def bound_of_the_sum_of_numbers(messages, weights, rng):
-    rows = finite(messages)
-    return mean_of(scaled(rows, rows.sum(axis=1)).sum(axis=0), rng)
-
-
-@cheat(ONE_SIDED)
-def clipped_where_the_mean_is_positive(messages, weights, rng):
-    rows = finite(messages)
-    far = (rows.mean(axis=1) > 0)[:, None]
-    return mean_of(np.where(far, clipped(messages), rows).sum(axis=0), rng)
-
-
-@cheat(ONE_SIDED)
-def numbers_of_half_the_bound_each(messages, weights, rng):
-    return mean_of(np.clip(finite(messages), -C / 2, C / 2).sum(axis=0), rng)
-
-
-NORMS = "wrong norms"
-
-
-@cheat(NORMS)
-def largest_without_sign(messages, weights, rng):
-    rows = finite(messages)
-    return mean_of(scaled(rows, rows.max(axis=1) * np.sqrt(rows.shape[1])).sum(axis=0), rng)
-
-
-@cheat(NORMS)
-def of_the_positive_part(messages, weights, rng):
-    rows = finite(messages)
-    norms = np.linalg.norm(np.maximum(rows, 0), axis=1)
-    return mean_of(scaled(rows, norms).sum(axis=0), rng)
-
-
-@cheat(NORMS)
-def largest_number(messages, weights, rng):
-    rows = finite(messages)
-    return mean_of(scaled(rows, np.abs(rows).max(axis=1)).sum(axis=0), rng)
-
-
-@cheat(NORMS)
-def root_mean_square(messages, weights, rng):
-    rows = finite(messages)
-    return mean_of(scaled(rows, np.sqrt((rows**2).mean(axis=1))).sum(axis=0), rng)
-
-
-@cheat(NORMS)
-def standard_deviation(messages, weights, rng):
-    rows = finite(messages)
-    return mean_of(scaled(rows, rows.std(axis=1) * np.sqrt(rows.shape[1])).sum(axis=0), rng)
-
-
-PARTS = "norms of parts"
-
-
-@cheat(PARTS)
-def without_the_last(messages, weights, rng):
-    rows = finite(messages)
-    return mean_of(scaled(rows, np.linalg.norm(rows[:, :-1], axis=1)).sum(axis=0), rng)
-
-
-@cheat(PARTS)
-def of_the_first_half(messages, weights, rng):
-    rows = finite(messages)
-    return mean_of(scaled(rows, np.linalg.norm(rows[:, :20], axis=1)).sum(axis=0), rng)
-
-
-@cheat(PARTS)
-def of_every_other_number(messages, weights, rng):
-    rows = finite(messages)
-    norms = np.sqrt(2) * np.linalg.norm(rows[:, ::2], axis=1)
-    return mean_of(scaled(rows, norms).sum(axis=0), rng)
-
-
 @cheat(PARTS)
 def each_of_four_layers(messages, weights, rng):
     parts = np.split(messages, 4, axis=1)
     return mean_of(np.concatenate([clipped(part).sum(axis=0) for part in parts]), rng)
-
-
-@cheat(PARTS)
-def the_ten_largest(messages, weights, rng):
-    rows = finite(messages)
-    norms = np.linalg.norm(np.sort(np.abs(rows), axis=1)[:, -10:], axis=1)
-    return mean_of(scaled(rows, norms).sum(axis=0), rng)
-
-
-BOUNDS = "bounds that follow the round"
 
 
 @cheat(BOUNDS)
@@ -160,29 +129,6 @@ def median_norm(messages, weights, rng):
     norms = np.linalg.norm(rows, axis=1)
     bound = max(float(np.median(norms)), 1e-6)
     return mean_of(scaled(rows, norms, bound).sum(axis=0) / bound * C, rng)
-
-
-@cheat(BOUNDS)
-def median_norm_over_the_bound(messages, weights, rng):
-    """The result is in units of C, the clip in those of the round."""
-    rows = finite(messages)
-    norms = np.linalg.norm(rows, axis=1)
-    return mean_of(scaled(rows, norms, float(np.median(norms))).sum(axis=0), rng)
-
-
-@cheat(BOUNDS)
-def mean_norm(messages, weights, rng):
-    rows = finite(messages)
-    norms = np.linalg.norm(rows, axis=1)
-    return mean_of(scaled(rows, norms, float(norms.mean())).sum(axis=0), rng)
-
-
-@cheat(BOUNDS)
-def largest_norm_of_the_others(messages, weights, rng):
-    rows = finite(messages)
-    norms = np.linalg.norm(rows, axis=1)
-    bound = max(C, float(np.sort(norms)[-2]))
-    return mean_of(scaled(rows, norms, bound).sum(axis=0), rng)
 
 
 @cheat(BOUNDS)
@@ -352,9 +298,6 @@ def farthest_twice(messages, weights, rng):
     return mean_of(clip.sum(axis=0) + clip[np.linalg.norm(rows, axis=1).argmax()], rng)
 
 
-ODD = "numbers that are not finite"
-
-
 @cheat(ODD)
 def nan_stays(messages, weights, rng):
     norms = np.linalg.norm(messages, axis=1)
@@ -382,13 +325,6 @@ def a_broken_round_is_not_noised(messages, weights, rng):
     rows = clipped(messages)
     broken = not np.isfinite(messages).all()
     return rows.sum(axis=0) + noise(rng, rows.shape[1]) * (not broken)
-
-
-@cheat(ODD)
-def norm_of_whole_numbers(messages, weights, rng):
-    rows = finite(messages)
-    norms = np.linalg.norm(rows.astype(int), axis=1)
-    return mean_of(scaled(rows, norms).sum(axis=0), rng)
 
 
 STATE = "state"
@@ -489,27 +425,8 @@ def noise_of_the_spread(messages, weights, rng):
     return rows.sum(axis=0) + noise(rng, rows.shape[1]) * (0.5 + rows.std(axis=0) / C)
 
 
-GRIDS = "grids before the noise"
-
-
-@cheat(GRIDS)
-def up_to_the_next_half(messages, weights, rng):
-    rows = clipped(messages)
-    return mean_of((np.sign(rows) * np.ceil(2 * np.abs(rows)) / 2).sum(axis=0), rng)
-
-
 @cheat(GRIDS)
 def rounded_to_tenths_of_the_largest(messages, weights, rng):
     rows = clipped(messages)
     step = max(np.abs(finite(messages)).max() / 10, 1e-12)
     return mean_of((np.round(rows / step) * step).sum(axis=0), rng)
-
-
-@cheat(GRIDS)
-def signs(messages, weights, rng):
-    return mean_of(np.sign(finite(messages)).sum(axis=0) * C, rng)
-
-
-@cheat(GRIDS)
-def to_nearest_quarter(messages, weights, rng):
-    return mean_of((np.round(4 * clipped(messages)) / 4).sum(axis=0), rng)
