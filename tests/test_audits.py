@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import tabled
 from pflpipe import Claim
+
+TABLES = tabled.table("test_audits")
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMES = sorted(path.stem for path in (ROOT / "tools/audits").glob("[!_]*.py"))
@@ -101,15 +104,7 @@ def test_the_log_of_reports_has_every_finding_of_the_table_and_no_other(audits):
     assert short == found
 
 
-FOUND = {
-    "verdict": "refuted",
-    "sensitivity": 8.1,
-    "sensitivity_most": 1.1,
-    "flagged_coupled": True,
-    "epsilon_claimed": 4.377,
-    "epsilon_true": 65.0,
-    "epsilon_lower": 14.0,
-}
+FOUND = TABLES["FOUND"]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import yaml
 
 import malformed
 import pflpipe
+import tabled
 import warm
 from called import called
 from pflpipe import errors, program
@@ -20,6 +21,8 @@ from pflpipe.errors import PflpipeError
 from pflpipe.pipeline import cli
 from pflpipe.study import check
 from pflpipe.study.load import load_study
+
+TABLES = tabled.table("test_cli")
 
 
 @pytest.fixture
@@ -116,34 +119,10 @@ def lines(ran, *words: str) -> list[str]:
 def test_all_mistakes_of_all_files_are_told_at_once(project, ran):
     malformed.write(project / "studies/other.yaml", malformed.STUDY)
     malformed.write(project / "studies/gone.yaml", malformed.STUDY | {"dataset": "gone"})
-    for file, path, value in (
-        ("config.yaml", "studies", ["good", "othr", "other", "gone"]),
-        ("config.yaml", "datasets", {"mine": "mine.npz", "gone": "gone.npz"}),
-        ("studies/good.yaml", "training.lr", "fast"),
-        ("studies/good.yaml", "training.rouds", 3),
-        ("studies/good.yaml", "partition.alpha", -1),
-        ("studies/good.yaml", "methods.1.name", "dp_fedavgg"),
-        ("studies/good.yaml", "methods.2.training", {"momentum": 1}),
-        ("studies/good.yaml", "methods.2.hyperparameters", {"tua": 1, "lambda_1": -1}),
-        ("studies/good.yaml", "privacy.noise_multiplier", 1),
-        ("studies/other.yaml", "training.lr", "fast"),
-    ):
+    for file, path, value in TABLES["DAMAGES"]:
         malformed.put(path, value, file)(project)
     found = lines(ran, "validate")
-    assert [line.split(";")[0] for line in found] == [
-        "config.yaml: studies: 'othr' does not exist in studies/",
-        "studies/good.yaml: training: unknown key 'rouds'",
-        "studies/good.yaml: methods[2].training.momentum",
-        "studies/good.yaml: partition.alpha",
-        "studies/good.yaml: training.lr",
-        "studies/good.yaml: methods[1].name: unknown method 'dp_fedavgg'",
-        "studies/good.yaml: method feddpa: hyper-parameter feddpa.tua does not exist",
-        "studies/good.yaml: method feddpa: hyper-parameter feddpa.lambda_1",
-        "studies/good.yaml: method feddpa: privacy needs either epsilon or noise_multiplier, "
-        "both are given",
-        "studies/other.yaml: training.lr",
-        "config.yaml: datasets.gone: gone.npz does not exist",
-    ]
+    assert [line.split(";")[0] for line in found] == TABLES["ERRORS"]
     assert "more like it" not in "".join(found), "the runs that follow are no further mistakes"
 
 
@@ -199,19 +178,7 @@ def test_the_studies_of_the_config_do_not_matter_to_a_study_asked_for(project, r
     assert ran("validate", "good").out.startswith("good: 6 cells, ")
 
 
-@pytest.mark.parametrize(
-    ("key", "known", "answer"),
-    [
-        ("cancr", ["cifar10", "cancer", "mnist"], "did you mean 'cancer'?"),
-        ("cancr", ["cifar10", "mnist"], "known: cifar10, mnist"),
-        ("lr", ["training.lr", "training.rounds"], "did you mean 'training.lr'?"),
-        ("Alpha", ["partition.alpha", "dataset"], "did you mean 'partition.alpha'?"),
-        ("DP-FedAvg", ["fedavg", "dp_fedavg", "dp_fedavg_fb"], "did you mean 'dp_fedavg'?"),
-        ("dp_fedsm", ["dp_fedsam", "dp_fedsim"], "did you mean 'dp_fedsam' or 'dp_fedsim'?"),
-        ("Table 9", ["Table 1", "Table 2", "Table 3"], "known: Table 1, Table 2, Table 3"),
-        ("x", [], "known: "),
-    ],
-)
+@pytest.mark.parametrize(("key", "known", "answer"), TABLES["GUESSES"])
 def test_a_guess_is_near_or_not_made(key, known, answer):
     assert errors.nearest(key, known) == answer
 
@@ -280,15 +247,7 @@ def test_studies_are_listed_by_purpose_the_quickest_first(project, ran):
     malformed.write(project / "studies/slow.yaml", malformed.STUDY | {"seeds": [*range(9)]})
     printed = ran("studies").out
     heads = re.findall(r"^(\S.*):$|^(\w+): ", printed, flags=re.M)
-    assert ["".join(head) for head in heads] == [
-        "Comparisons",
-        "quick",
-        "slow",
-        "Comparisons after a search on validation data",
-        "good",
-        "Tables and figures of FedDPA (Yang et al., NeurIPS 2023)",
-        "feddpa_table9",
-    ]
+    assert ["".join(head) for head in heads] == TABLES["HEADINGS"]
     assert "quick: Quick\n    3 runs, about 0 s; 3 cells" in printed
     assert "    8 runs, about 0 s; 6 cells after a search of 2" in printed
     assert "estimates" in printed.splitlines()[-1]
@@ -381,22 +340,7 @@ def test_rows_of_declared_users_are_not_dealt_without_a_word(is_made, people, ra
         assert ": ok" in ran("validate").out
 
 
-@pytest.mark.parametrize(
-    ("changes", "loss", "words"),
-    [
-        ({"target": "x"}, None, "cross_entropy: labels; got '1 real numbers each'.*: squared_err"),
-        (
-            {"label": "y", "classes": 2},
-            "squared_error",
-            "'2 classes'.*training.loss: cross_entropy",
-        ),
-        (
-            {"label": "y", "classes": ["a", "b", "c"]},
-            "binary",
-            "got '3 classes'; expected 2 classes",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("changes", "loss", "words"), TABLES["LABELS"])
 def test_a_loss_that_does_not_fit_the_labels_of_a_block_is_refused_before_a_job(
     changes, loss, words, people, ran
 ):
@@ -466,18 +410,7 @@ def test_every_shell_completes_commands_and_names_of_studies(shell, ran):
         assert word in printed
 
 
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("compare g", "good"),
-        ("run goo", "good"),
-        ("run row", "rows.csv"),
-        ("validate g", "good"),
-        ("methods dp_fedavg_g", "dp_fedavg_global"),
-        ("data min", "mine"),
-        ("data quic", ""),
-    ],
-)
+@pytest.mark.parametrize(("words", "completed"), TABLES["COMPLETED"])
 def test_bash_completes_studies_methods_and_data_sets(words, completed, project, ran):
     (project / "rows.csv").write_text("who,y\n")
     (project / "complete.sh").write_text(ran("completion", "bash").out)

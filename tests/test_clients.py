@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tabled
 from pflpipe import cells, trees
 from pflpipe.code.dependencies import Dependency
 from pflpipe.errors import ConfigError
@@ -23,6 +24,8 @@ from pflpipe.simulation import clients, evaluation, rounds
 from pflpipe.simulation.clients import Engine, Examples, Rows, for_each_client
 from pflpipe.trees import Update
 from simulations import SIZES, assert_equal, open_plan, plan, simulation, spied
+
+TABLES = tabled.table("test_clients")
 
 SETTINGS = [(name, {}) for name in NAMES] + [
     ("feddpa", {"schedule": "two_phase", "tau": 0.1}),
@@ -587,17 +590,6 @@ def test_each_epoch_is_shuffled_anew():
     assert list(range(50)) not in (first.tolist(), second.tolist())
 
 
-@pytest.mark.parametrize(
-    ("asked", "device", "parameters", "expected"),
-    [
-        ("auto", "cpu", 2_410, "vmap"),
-        ("auto", "cpu", 50_890, "vmap"),
-        ("auto", "cpu", 343_946, "loop"),
-        ("auto", "cuda", 343_946, "vmap"),
-        ("auto", "cuda", 11_173_962, "loop"),
-        ("vmap", "cuda", 11_173_962, "vmap"),
-        ("loop", "cpu", 10, "loop"),
-    ],
-)
+@pytest.mark.parametrize(("asked", "device", "parameters", "expected"), TABLES["BACKENDS"])
 def test_backend_is_chosen_by_device_and_size(asked, device, parameters, expected):
     assert clients.choose_backend(asked, device, parameters) == expected

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 import pflpipe
+import tabled
 import warm
 from pflpipe.code import meaning
 from pflpipe.errors import ConfigError
+
+TABLES = tabled.table("test_code_version")
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "pflpipe"
@@ -44,33 +47,7 @@ def shown(x, width=3):
     return f"{x!r:>{width}} of {math.pi:.2f}" + 'it"s'
 '''
 
-SAME = {
-    "another docstring": ('"""A running sum."""', '"""Another text,\n\n    of more lines."""'),
-    "no docstring": ('"""A running sum."""', ""),
-    "another word below a constant": ('"""So far."""', '"""Until now."""'),
-    "a comment": ("# the weighted one", "# something else\n            # and more"),
-    "no comment": ("#: A border.\n", ""),
-    "other quotes": ("'it\"s'", '"it\\"s"'),
-    "another layout": (
-        "def add(self, value: float, *, weight: float = 1.0) -> None:",
-        "def add(\n        self,\n        value: float,\n        *,\n        weight: float = 1.0,\n"
-        "    ) -> None:",
-    ),
-    "parentheses": ("value * weight", "(value * weight)"),
-    "another spelling of a number": ("1e-3", "0.001"),
-    "a branch that does nothing": ("        else:\n            pass\n", ""),
-    "an f-string in pieces": (
-        'f"{x!r:>{width}} of {math.pi:.2f}"',
-        'f"{x!r:>{width}}" " o" f"f {math.pi:.2f}"',
-    ),
-    "an import for type checkers": (
-        "import math\n",
-        "import math\n"
-        "from typing import TYPE_CHECKING\n"
-        "if TYPE_CHECKING:\n    import pflpipe.trees\n",
-    ),
-    "line endings of another system": ("\n", "\r\n"),
-}
+SAME = TABLES["SAME"]
 # The name TYPE_CHECKING has to come from somewhere; what stands under it does not count.
 BEFORE = {
     "an import for type checkers": (
@@ -78,24 +55,7 @@ BEFORE = {
         "import math\nfrom typing import TYPE_CHECKING\n",
     )
 }
-OTHER = {
-    "an operator": ("value * weight", "value + weight"),
-    "a comparison": ("value > LEAST", "value >= LEAST"),
-    "a number": ("1e-3", "1e-4"),
-    "a whole number for a real one": ("total = 0.0", "total = 0"),
-    "true for one": ("weight: float = 1.0", "weight: float = True"),
-    "none for one": ("weight: float = 1.0", "weight: float = None"),
-    "a text": ('it"s', 'that"s'),
-    "a conversion": ("{x!r:", "{x!s:"),
-    "a format": (":.2f", ":.3f"),
-    "another name": ("import math", "import cmath as math"),
-    "a new import": ("import math", "import math\nimport os"),
-    "another order": ("self, value: float", "value: float, self"),
-    "a keyword made positional": ("*, weight", "weight"),
-    "a decorator": ("    def add", "    @staticmethod\n    def add"),
-    "a statement more": ("return f", "print(x)\n    return f"),
-    "a text that is returned": ("+ 'it\"s'", ""),
-}
+OTHER = TABLES["OTHER"]
 
 
 def edited(code: str, change: tuple[str, str]) -> str:
@@ -173,19 +133,7 @@ def package(tmp_path: Path) -> Path:
     runs."""
     package = tmp_path / "pflpipe"
     (package / "methods").mkdir(parents=True)
-    for name, text in {
-        "__init__": "from pflpipe import d\n",
-        "_version": "__version__ = '1'\n",
-        "a": "import os\nfrom pflpipe import b, _version\n",
-        "b": "def late():\n    try:\n        pass\n    except E:\n        import pflpipe.c\n",
-        "c": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pflpipe.d\n"
-        "else:\n    import pflpipe.e\n",
-        "d": "",
-        "e": "from pflpipe.methods import NAMES\nmatch 1:\n    case 1:\n        import pflpipe.f\n",
-        "f": "",
-        "methods/__init__": "import importlib\nNAMES = ['x']\n",
-        "methods/x": "",
-    }.items():
+    for name, text in TABLES["PACKAGE"].items():
         (package / f"{name}.py").write_text(text)
     return package
 

@@ -13,21 +13,17 @@ import pytest
 
 import malformed
 import pflpipe
+import tabled
 from pflpipe.data import blocks, sources
 from pflpipe.data.datasets import Arrays, load_arrays
 from pflpipe.errors import DataError, PflpipeError
 from pflpipe.pipeline import cli
 
+TABLES = tabled.table("test_columns")
+
 PEOPLE = ["ann", "bo", "cy"]
 ROWS = 10
-BLOCK = {
-    "file": "rows.csv",
-    "user": "person",
-    "label": "y",
-    "classes": [0, 1],
-    "ranges": {"age": [0, 100]},
-    "vocabularies": {"city": ["Oslo", "Rome", "Turin"]},
-}
+BLOCK = TABLES["BLOCK"]
 HOLES = (2, 5)
 
 

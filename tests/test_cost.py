@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 import fake_results
+import tabled
 from pflpipe.cells import Cell, Model, Partition, Privacy
 from pflpipe.data.datasets import Header, describe
 from pflpipe.errors import ConfigError
 from pflpipe.study import catalog, config, cost, runtime_estimate
 from pflpipe.study.load import load_outline
+
+TABLES = tabled.table("test_cost")
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = Header((8, 8, 1), 10, 1000, 50)
@@ -60,17 +63,7 @@ def test_without_the_size_of_the_data_there_is_no_estimate():
     assert runtime_estimate.duration_text(None) == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"),
-        (99.4, "99 s"),
-        (99.6, "2 min"),
-        (5969, "99 min"),
-        (5971, "1.7 h"),
-        (4e4, "11 h"),
-    ],
-)
+@pytest.mark.parametrize(("seconds", "words"), TABLES["DURATIONS"])
 def test_durations_are_in_the_unit_that_people_would_use(seconds, words):
     assert runtime_estimate.duration_text(seconds) == words
 

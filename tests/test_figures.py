@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 import boxes
 import fake_results
+import tabled
 from pages.archive import RUN_COLUMNS
 from pflpipe.attacks import jobs as attacks
 from pflpipe.cells import Cell, Partition
@@ -602,17 +603,7 @@ def test_the_block_of_a_study_chooses_and_names_its_figures():
         drawings.find(study, "gain")
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"mine": {}}, r"figures.mine.kind.*privacy_utility"),
-        ({"cost": {"methods": ["fedpda"]}}, r"figures.cost.methods.*feddpa"),
-        ({"convergence": {"strong": ["fedpda"]}}, r"figures.convergence.strong.*feddpa"),
-        ({"cost": {"metric": "personal_pwn"}}, r"figures.cost.metric.*personal_own"),
-        ({"cost": {"metric": "auc_personal_own"}}, r"figures.cost.metric.*personal_own"),
-        ({"cost": {"where": {"privacy.epsilom": [8]}}}, r"figures.cost.where.*privacy.epsilon"),
-    ],
-)
+@pytest.mark.parametrize(("given", "words"), tabled.table("test_figures")["BAD_BLOCKS"])
 def test_a_block_that_names_what_there_is_not_is_one_clear_line(given, words):
     with pytest.raises(ConfigError, match=words):
         drawings.read(document(**given), "f", fake_results.study().rows)

@@ -10,23 +10,16 @@ import pytest
 
 import malformed
 import pflpipe
+import tabled
 from pflpipe.errors import ConfigError
 from pflpipe.pipeline import cli
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.study import forecast
 
-SMALL = {
-    "title": "small",
-    "description": "of a test",
-    "dataset": "digits",
-    "partition": {"kind": "iid", "clients": 100},
-    "model": {"name": "mlp", "hidden": [16]},
-    "training": {"rounds": 20, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 0.1},
-    "privacy": {"delta": 1e-3, "clip_norm": 2.0, "epsilon": 2},
-    "seeds": [0],
-    "methods": [{"name": "local_only"}, {"name": "dp_fedavg"}, {"name": "fedper"}],
-}
+TABLES = tabled.table("test_forecast")
+
+SMALL = TABLES["SMALL"]
 
 
 @pytest.fixture

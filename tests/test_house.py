@@ -14,9 +14,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+import tabled
 from called import called, works
 from mutants import MUTANTS
 from pflpipe.pipeline.project import ELSEWHERE
+
+TABLES = tabled.table("test_house")
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "pflpipe"
@@ -280,18 +283,7 @@ def test_every_mutant_can_still_be_planted():
         assert all((ROOT / "tests" / test).is_file() for test in mutant.tests.split()), name
 
 
-OF_SNAKEMAKE = {
-    "workflow.snakefile",
-    "workflow.main_snakefile",
-    "workflow.is_main_process",
-    "workflow.deployment_settings",
-    "snakemake.utils import min_version",
-    "snakemake.exceptions import WorkflowError",
-    "snakemake.settings.types import DeploymentMethod",
-    "snakemake.logging import logger",
-    "logger.info",
-    "logger.error",
-}
+OF_SNAKEMAKE = set(TABLES["OF_SNAKEMAKE"])
 """What the workflow and the package take from Snakemake besides the words of its language."""
 
 

@@ -13,6 +13,7 @@ import pytest
 
 import fake_audits
 import fake_results
+import tabled
 import warm
 from called import called
 from pflpipe.auditing import cases
@@ -23,6 +24,8 @@ from pflpipe.report import ledger_page
 from pflpipe.report.ledger_page import page, summary
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import tidy
+
+TABLES = tabled.table("test_ledger_page")
 
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "workflow" / "report" / "ledger.html"
@@ -237,15 +240,7 @@ def test_every_setting_has_a_part_of_its_own(frame):
 
 def test_an_audit_says_which_claim_it_refuted_and_what_it_showed(frame):
     words = about(text_of(frame), "feddpa")
-    for sentence in (
-        "Noisy sums: ε = 8 (nominal) at δ = 0.02 REFUTED; one client moves a release 10.4 times "
-        "as far as that covers; ε ≥ 26.2 shown",  # never above 26.29
-        "Single messages: ε = 206 (nominal) at δ = 0.02 REFUTED; one client moves a release "
-        "infinitely farther than that covers, and the noise follows private data; no finite ε "
-        "shown",
-        "Audit of the sound release: Noisy sums of clients drawn at rate 0.1: ε = 8 at δ = 0.02 "
-        "not refuted; one client moves a release 0.98 times as far as that covers; ε ≥ 7.1 shown",
-    ):
+    for sentence in TABLES["SENTENCES"]:
         assert sentence in words
     assert about(text_of(frame), "dp_fedsim").count("release: none") == 2
 
@@ -292,34 +287,8 @@ def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget
     ]
     assert {len(row) for row in rows} == {len(header)}
     first = dict(zip(header, rows[0], strict=True))
-    shown = (
-        "adjacency",
-        "trust",
-        "sampling",
-        "q",
-        "T",
-        "M",
-        "δ",
-        "σ",
-        "C",
-        "σ, central",
-        "ε central",
-        "ε messages",
-    )
-    assert [first[name] for name in shown] == [
-        "zero_out",
-        "central",
-        "everybody",
-        "1",
-        "4",
-        "12",
-        "0.001",
-        "12",
-        "0.5",
-        "12",
-        "2",
-        "12",
-    ]
+    shown = TABLES["FIRST_ROW"]
+    assert {name: first[name] for name in shown} == shown
 
 
 def test_of_the_seeds_the_worst_number_counts(frame):

@@ -15,6 +15,7 @@ import yaml
 
 import fake_results
 import pflpipe
+import tabled
 from pflpipe import cells, json_records
 from pflpipe.code import user_files
 from pflpipe.data import partition, sources
@@ -30,6 +31,8 @@ from pflpipe.study import config, metric_columns, search
 from pflpipe.study.check import validate
 from pflpipe.study.load import load_outline
 from pflpipe.study.plans import plan_of
+
+TABLES = tabled.table("test_losses")
 
 NEED_CLASSES = {"dpals", "fedpac", "one_release_factors", "pfedfda", "private_fedrep"}
 SQUARED = cells.Training(1, 1, 6, "sgd", 0.05, loss="squared_error")
@@ -145,21 +148,7 @@ def test_a_private_run_counts_a_message_from_a_label_that_is_no_number_as_zero()
 TABLE = "person,age,city,kg\n" + "\n".join(
     f"{row % 6},{20 + row % 50},{row % 7},{50 + 0.5 * (row % 50)}" for row in range(180)
 )
-STUDY: dict[str, Any] = {
-    "title": "Weights",
-    "description": "Made data.",
-    "dataset": "weights",
-    "partition": {"kind": "natural"},
-    "model": {"name": "mlp", "hidden": [4]},
-    "training": {
-        "rounds": 2, "local_epochs": 1, "batch_size": 8, "optimizer": "sgd", "lr": 0.05,
-        "loss": "squared_error",
-    },
-    "privacy": {"epsilon": 8, "delta": 0.01, "clip_norm": 0.5},
-    "metrics": ["mean_absolute_error"],
-    "seeds": [0],
-    "methods": [{"name": "local_only"}, {"name": "dp_fedavg"}],
-}  # fmt: skip
+STUDY: dict[str, Any] = TABLES["STUDY"]  # fmt: skip
 OWN = """
 import torch.nn.functional as F
 from pflpipe import Loss, Metric

@@ -3,10 +3,13 @@
 import pytest
 
 import fake_results
+import tabled
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.report import measured_on
 from pflpipe.report.tidy import tidy
+
+TABLES = tabled.table("test_measured_on")
 
 
 @pytest.fixture
@@ -31,19 +34,7 @@ def test_runs_that_were_trained_alike_are_told_in_one_sentence(made):
     assert sentence.endswith(f", 4 s of training in 4{end}")
 
 
-@pytest.mark.parametrize(
-    ("program", "words"),
-    [
-        ({"processor": "Another"}, "Measured on Another, 2 cores, "),
-        ({"cores": 64}, "Measured on A processor, 64 cores, "),
-        ({"gpu": "A GPU", "device": "cuda:0"}, ", training on A GPU, "),
-        ({"versions": {"python": "4", "torch": "2"}}, ", Python 4, "),
-        ({"versions": {"python": "3", "torch": "3"}}, ", torch 3, "),
-        ({"commit": "abcdef0"}, ", commit abcdef0, 2"),
-        ({"commit": "1234abc-dirty"}, ", commit 1234abc, with uncommitted changes, 2"),
-        ({"commit": ""}, ", torch 2, 2"),
-    ],
-)
+@pytest.mark.parametrize(("program", "words"), TABLES["PROGRAMS"])
 def test_a_run_that_was_trained_otherwise_has_a_sentence_of_its_own(made, program, words):
     study, results = made
     other = study.cells[-1]

@@ -12,6 +12,7 @@ from sklearn import metrics as sklearn
 
 import fake_results
 import malformed
+import tabled
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json
 from pflpipe.learning.metrics import BUILT_IN, error_of_means
@@ -27,6 +28,8 @@ from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
 from pflpipe.study.study_spec import Drawing, Study
 from simulations import CLASSES, simulation, with_states
+
+TABLES = tabled.table("test_metrics")
 
 ALL = {name: metric.of for name, metric in BUILT_IN.items()}
 FILE = """
@@ -229,24 +232,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        ("def gap", "def gap(:\n    pass\ndef other", "mine.py:5: not valid Python"),
-        ("calibration =", "other =", "has no 'calibration'"),
-        ("calibration = ", "calibration = gap\nother = ", "got 'function'; expected a Metric"),
-        ("probabilities, labels", "probabilities", "TypeError: gap() takes 1 positional"),
-        (".max(1)", ".max(2)", "calibration of studies/mine.py:6: AxisError"),
-        (
-            "return ",
-            "probabilities /= 2\n    return ",
-            "calibration of studies/mine.py:6: ValueError: output array is",
-        ),
-        ("return ", "return str(3) or ", "returns; got 'str'; expected a number"),
-        ("np.median", "list", "returns; got 'list'; expected a number"),
-        ("import numpy", "import no_such_module, numpy", "mine.py:2: ModuleNotFoundError"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "words"), TABLES["BAD_FILES"])
 def test_a_bad_file_is_refused_in_one_line_before_anything_runs(folder, capsys, old, new, words):
     text = FILE.replace(old, new, 1)
     assert text != FILE
@@ -256,18 +242,7 @@ def test_a_bad_file_is_refused_in_one_line_before_anything_runs(folder, capsys, 
     assert words in line
 
 
-@pytest.mark.parametrize(
-    ("names", "words"),
-    [
-        (["macro_f"], "unknown metric; got 'macro_f'; did you mean 'macro_f1'?"),
-        (["no.py:calibration"], "studies/no.py: no such file"),
-        (["mine.py:gap"], "expected a Metric"),
-        (["mine.py:calibration", "../studies/mine.py:calibration"], "two metrics have the name"),
-        (["macro_f1", "macro_f1"], "metrics: a value is given twice"),
-        ("macro_f1", "metrics; got 'macro_f1'; expected a list"),
-        ([], "metrics: needs at least one entry"),
-    ],
-)
+@pytest.mark.parametrize(("names", "words"), TABLES["BAD_METRICS"])
 def test_a_metric_that_cannot_be_is_refused_in_one_line(folder, capsys, names, words):
     malformed.write(Path("studies/good.yaml"), malformed.STUDY | {"metrics": names})
     assert words in refusal(capsys)

@@ -10,6 +10,7 @@ import torch
 from torch.func import vmap
 
 import malformed
+import tabled
 from pflpipe import cells, json_records
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, networks
@@ -21,6 +22,8 @@ from pflpipe.study import config
 from pflpipe.study.check import validate
 from pflpipe.study.settings import model_name
 from simulations import CLASSES, simulation
+
+TABLES = tabled.table("test_modules")
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "docs/examples"
 TEXT = """
@@ -217,49 +220,7 @@ def test_constant_buffers_stay_and_follow_the_examples_dtype(net):
     assert network.apply(params, torch.zeros(2, 5, dtype=torch.float64)).dtype == torch.float64
 
 
-@pytest.mark.parametrize(
-    ("layers", "forward", "message"),
-    [
-        ("self.bn = nn.BatchNorm1d(4)", "z = self.bn(z)", "BatchNorm1d bn.*use GroupNorm"),
-        ("self.norm = nn.InstanceNorm1d(4, track_running_stats=True)", "pass", "InstanceNorm1d"),
-        ("pass", "z = z - z.mean(0)", "depend on the others of its batch"),
-        ("pass", "z = z.cumsum(0)", "depend on the others of its batch"),
-        ("self.gru = nn.GRU(4, 4)", "z = self.gru(z[:, None])[0][:, 0]", "depend on the others"),
-        ("self.calls = 0.0", "self.calls += 1; z = z * self.calls", "changes what the next one"),
-        (
-            "self.register_buffer('seen', torch.zeros(4))",
-            "self.seen.add_(z.detach().sum() * 0 + 1)",
-            "for many clients at once",
-        ),
-        (
-            "self.register_buffer('seen', torch.zeros(()))",
-            "self.seen.add_(1)",
-            "a call that changes seen.*no state that data leave",
-        ),
-        ("pass", "z = F.dropout(z, 0.5, self.training)", "global generator.*nn.Dropout"),
-        ("self.drop = nn.AlphaDropout()", "z = self.drop(z)", "AlphaDropout drop.*nn.Dropout"),
-        ("self.drop = nn.Dropout()", "z = self.drop(self.drop(z))", "drop called twice"),
-        ("pass", "z = z if z.sum() > 0 else -z", "no branch on values"),
-        ("pass", "return self.out(z).log_softmax(1)", "the output of its head"),
-        ("pass", "return self.out(z), z", r"tuple for 3 images.*expected 'logits|logits \[3, 3\]"),
-        ("pass", "return self.out(z)[:, :2]", r"\[3, 2\] for 3 images"),
-        ("pass", "return self.out(z).bfloat16()", "logits in torch.bfloat16.*expected float32"),
-        ("pass", "return self.out(z).double()", "logits in torch.float64.*expected float32"),
-        ("pass", "z = z * float('nan')", "logits that are NaN or infinite"),
-        ("pass", "z = z.double() if self.training else z", "features, in training, in torch.float"),
-        ("pass", "z = z / (not self.training)", "features, in training, that are NaN or infinite"),
-        ("pass", "z = z if not self.training else self.no", "cannot be called in training.*no att"),
-        ("self.fc1.double()", "pass", "fc1.weight in torch.float64 on cpu"),
-        ("type(self).head = 'fc1'; self.head = nn.Linear(4, 4)", "pass", "attribute named head"),
-        ("pass", "return self.missing(z)", "AttributeError.*no attribute 'missing'"),
-        ("self.fc1.weight.requires_grad = False", "pass", "fc1.weight, which is not to be trained"),
-        ("self.lazy = nn.LazyLinear(3)", "pass", "lazy.weight, which waits for data"),
-        ("self.other = options['width']", "pass", "cannot be made; got \"KeyError: 'width'\""),
-        ("import random; self.fc1.weight.data *= random.random()", "pass", "draws from torch"),
-        ("classes += 1", "pass", "a head with 4 outputs"),
-        ("self.two = nn.Linear(4, 4); self.head = 'two'; self.two.bias = None", "pass", "bias"),
-    ],
-)
+@pytest.mark.parametrize(("layers", "forward", "message"), TABLES["REFUSED"])
 def test_what_cannot_be_private_or_repeated_is_refused_with_its_reason(
     net, layers, forward, message
 ):

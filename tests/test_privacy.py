@@ -278,10 +278,7 @@ def test_rows_of_clients_not_drawn_may_be_left_out():
         assert torch.equal(nobody.sum[name], noise[name])
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    TABLES["release refuses what it cannot honour"],
-)
+@pytest.mark.parametrize(("change", "words"), TABLES["release refuses what it cannot honour"])
 def test_release_refuses_what_it_cannot_honour(change, words):
     given = {"present": everybody(), "plan": "gaussian"} | tensors(change)
     given["plan"] = PLANS[given["plan"]]

@@ -179,10 +179,7 @@ def test_number_and_candidates_follow_from_the_keys_of_the_noise_and_from_nothin
     assert after != before
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    TABLES["what would void the guarantee is refused"],
-)
+@pytest.mark.parametrize(("wrong", "words"), TABLES["what would void the guarantee is refused"])
 def test_what_would_void_the_guarantee_is_refused(outline, wrong, words):
     with pytest.raises(ConfigError) as raised:
         changed(**wrong)

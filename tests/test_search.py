@@ -17,6 +17,7 @@ from dp_accounting.pld import PLDAccountant
 
 import fake_results
 import malformed
+import tabled
 from pflpipe.cells import Cell, Partition
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
@@ -32,24 +33,10 @@ from pflpipe.study.plans import plan_of
 from pflpipe.study.settings import round_up
 from pflpipe.study.study_spec import Outline, Study
 
+TABLES = tabled.table("test_search")
+
 EXAMPLE = malformed.ROOT / "docs/examples/easgd.py"
-STUDY = malformed.STUDY | {
-    "axes": {"privacy.epsilon": [2, 8]},
-    "search": {"seeds": [100, 101], "validation_fraction": 0.2},
-    "methods": [
-        {"name": "fedavg"},
-        {
-            "name": "feddpa",
-            "search": {"hyperparameters.tau": [0.1, 0.4], "training.lr": [0.25, 0.5]},
-        },
-        {
-            "name": "feddpa",
-            "variant": "no AC",
-            "hyperparameters": {"ac": False},
-            "search": {"training.lr": [0.25, 0.5]},
-        },
-    ],
-}
+STUDY = malformed.STUDY | TABLES["STUDY"]
 USERS = {"kind": "natural", "clients": 10}
 """Clients that a search and the runs that follow from it share."""
 HEADER = (

@@ -381,17 +381,7 @@ def damage_pictures(name: str) -> None:
         Path("pictures/p9/cat").mkdir(parents=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    {
-        "broken": "2.png cannot be read; got .*Unidentified",
-        "of another size": r"2.png: .*\(5, 8, 3\).*\(6, 8, 3\), as .*0.png.*write size",
-        "grey": r"2.png: .*\(6, 8\).*channels: 1 or 3",
-        "of 16 bits": "2.png cannot be read; .*more than 8 bits a channel",
-        "elsewhere": "p1/2.png: a picture in another place; expected pictures/person/class",
-        "missing": "p9: no picture",
-    }.items(),
-)
+@pytest.mark.parametrize(("name", "words"), tabled.table("test_sources")["BAD_PICTURES"].items())
 def test_one_picture_that_is_not_in_order_is_one_clear_line(name, words, files):
     damage_pictures(name)
     with pytest.raises(DataError, match=words) as refused:

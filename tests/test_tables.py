@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fake_results
+import tabled
 from pflpipe.cells import Privacy
 from pflpipe.errors import DataError
 from pflpipe.files import read_json, write_json
@@ -28,6 +29,8 @@ from pflpipe.report.tidy import COLUMNS, OF_UNITS, averages, join, stored, tidy
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.settings import NO_PRIVACY, layout, round_up
 from pflpipe.study.study_spec import Chosen, Drawing, Row, Study
+
+TABLES = tabled.table("test_tables")
 
 
 @pytest.fixture(scope="module")
@@ -614,17 +617,7 @@ def test_a_diverged_run_is_marked_with_its_round(study, frame):
 
 def test_what_does_not_vary_is_said_once_in_the_caption(study, frame):
     caption = summarise(study, frame).caption
-    for words in (
-        "digits",
-        "dirichlet",
-        "α = 0.3",
-        "M = 12 clients",
-        "T = 4 rounds",
-        "q = 1",
-        "δ = 0.001",
-        "zero-out",
-        "central",
-    ):
+    for words in TABLES["IN_CAPTION"]:
         assert words in caption
     assert "momentum" not in caption
     assert "transforms" not in caption

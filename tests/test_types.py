@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 from mypy import api
 
+import tabled
+
+TABLES = tabled.table("test_types")
+
 ROOT = Path(__file__).resolve().parent.parent
 RIGHT = """
 from pflpipe import trees
@@ -34,24 +38,7 @@ def personalize(
 
 method = Method(local_update, aggregate, personalize)
 """
-SWAPS = {
-    "parameters of a hook": (
-        "params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task\n"
-        ") -> tuple",
-        "params: Params, state: ClientState, server: ServerState, batches: Batches, task: Task\n"
-        ") -> tuple",
-    ),
-    "a state where the update belongs": ("update=trees.sub(trained, params)", "update=state"),
-    "parameters where the update belongs": ("trees.sub(trained, params)", "trained"),
-    "parameters kept as the state": ("loss=loss), state", "loss=loss), trained"),
-    "what was released and the parameters": ("add(params, released)", "add(released, params)"),
-    "the server's state and the parameters": (
-        "trees.add(params, released), server",
-        "server, trees.add(params, released)",
-    ),
-    "the state as the personal model": ("trees.where(state, state, params)", "state"),
-    "hooks": ("local_update, aggregate, personalize", "local_update, personalize, aggregate"),
-}
+SWAPS = TABLES["SWAPS"]
 
 
 CONFIG = """

@@ -276,10 +276,7 @@ def test_a_release_that_cannot_be_tried_is_one_line(release):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("claim", "words"),
-    TABLES["a claim that nobody can have is refused"],
-)
+@pytest.mark.parametrize(("claim", "words"), TABLES["a claim that nobody can have is refused"])
 def test_a_claim_that_nobody_can_have_is_refused(claim, words):
     with pytest.raises(PrivacyError, match=words):
         audited(sound, **claim)

@@ -235,10 +235,7 @@ def test_hooks_may_name_their_parameters_as_the_paper_does(project):
     assert registry.of(cell_of()).name == "mine"
 
 
-@pytest.mark.parametrize(
-    ("written", "message"),
-    TABLES["what does not name a method is refused"],
-)
+@pytest.mark.parametrize(("written", "message"), TABLES["what does not name a method is refused"])
 def test_what_does_not_name_a_method_is_refused(written, message, project):
     write_study(project, written)
     with pytest.raises(ConfigError) as caught:

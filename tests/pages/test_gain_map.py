@@ -11,9 +11,12 @@ import pytest
 import synthetic
 
 import fake_results
+import tabled
 from pages import archive, gain_map, one_study, results
 from pages.panel import Panel, panels
 from pflpipe.report import sentences, verdicts
+
+TABLES = tabled.table("test_gain_map")
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "tools" / "benchmarks"
 ALONE = 60.0
@@ -37,20 +40,7 @@ def region(personal: float, released: float, spread: float = 0.0) -> Panel:
     return panel
 
 
-@pytest.mark.parametrize(
-    ("personal", "released", "spread", "word"),
-    [
-        (61.1, 60, 0, "pays"),
-        (61.1, 60.2, 0, "does not pay"),  # a gain counts from one point on, beside both
-        (60.9, 55, 0, "does not pay"),
-        (62, 62, 0, "does not pay"),
-        (62, 66, 0, "does not pay"),
-        (55, 45, 0, "does not pay"),
-        (61, 55, 1, "undecided"),
-        (63, 62, 1, "undecided"),
-        (66, 55, 1, "pays"),
-    ],
-)
+@pytest.mark.parametrize(("personal", "released", "spread", "word"), TABLES["WORDS"])
 def test_personalization_pays_where_it_beats_learning_alone_and_the_released_model(
     personal, released, spread, word
 ):
