@@ -21,7 +21,6 @@ from pflpipe.simulation.clients import Examples
 from simulations import (
     TABLE,
     assert_equal,
-    params_after,
     personal_models,
     plan,
     quiet,
@@ -144,11 +143,6 @@ def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(numbers):
     full = torch.tensor(sizes) >= MOST
     torch.testing.assert_close(lengths[full], lengths.new_full([int(full.sum())], 0.7))
     assert (lengths[~full] < 0.7).all()
-
-
-def test_rounds_at_their_budget_are_worth_one():
-    one, two = (params_after(quiet("item_effects", clip_norm=9.0, rounds=n)) for n in (1, 2))
-    assert_equal(one, two)
 
 
 def test_what_is_no_table_of_people_and_items_is_refused_in_one_line():

@@ -9,14 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-import pflpipe
-from pflpipe import cells
-from pflpipe.errors import ConfigError
-from pflpipe.methods import registry
 from pflpipe.methods.one_release_factors import SHARES, factors, predicted
-from pflpipe.simulation import evaluation, rounds
 from pflpipe.simulation.clients import Examples
-from simulations import TABLE, assert_equal, params_after, personal_models, plan, simulation, spied
+from simulations import assert_equal, personal_models, plan, simulation, spied
 
 ITEMS, MOST = 5, 3
 PAIRS = list(itertools.combinations(range(ITEMS), 2))
@@ -187,36 +182,3 @@ def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(clip_norm):
         torch.testing.assert_close(squares[name][full], squares[name][full] * 0 + share)
         assert (squares[name][~full] < share).all()
     assert sum(SHARES.values()) == pytest.approx(1)
-
-
-def test_rounds_at_their_budget_are_worth_one_and_new_people_cost_nothing():
-    one, two = (params_after(world(noise_multiplier=0.0, rounds=n)) for n in (1, 2))
-    assert_equal(one, two, 1e-9)
-    found = world()
-    done = rounds.run(found, rounds.start(found))
-    new = dataclasses.replace(found, split=dataclasses.replace(found.split, new=found.split))
-    (known, stranger) = (
-        evaluation.accuracies(found, done),
-        evaluation.accuracies_of_new(new, done),
-    )
-    pairs = zip(known, stranger, strict=True)
-    assert all(old["personal_own"] == fresh["personal_new"] for old, fresh in pairs)
-
-
-def test_what_is_no_table_of_two_classes_is_refused_in_one_line():
-    check, name = registry.check_model, "one_release_factors"
-    with pytest.raises(ConfigError, match=r"method one_release_factors: model; got 'mlp'.*people"):
-        check(name, cells.Model("mlp", (6,)))
-    with pytest.raises(ConfigError, match=r"one_release_factors: classes; got 3; expected 2"):
-        check(name, TABLE, outputs=3)
-    check(name, TABLE, outputs=2)
-    people = [(torch.tensor([[0.0], [1.0], [2.0]]), torch.arange(3)) for _ in range(3)]
-    settings = {
-        "training": cells.Training(1, 1, 0, "sgd", 0.1),
-        "privacy": cells.Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=0.5),
-        "secret": "a",
-    }
-    with pytest.raises(ConfigError, match=r"outputs of the network; got 3; expected 2"):
-        pflpipe.train(name, people, model=TABLE, classes=3, **settings)
-    with pytest.raises(ConfigError, match=r"loss.*expected cross_entropy"):
-        registry.check_loss(name, "binary", {})

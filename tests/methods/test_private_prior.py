@@ -9,14 +9,12 @@ import pytest
 import torch
 from scipy import optimize
 
-from pflpipe import cells
 from pflpipe.errors import ConfigError
 from pflpipe.learning import networks
-from pflpipe.simulation import evaluation, rounds
+from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
-from simulations import assert_equal, params_after, personal_models, plan, simulation, spied
+from simulations import LINEAR, personal_models, plan, simulation, spied
 
-LINEAR = cells.Model("mlp", ())
 QUIET = {"noise_multiplier": 0.0, "rounds": 1}
 SETTINGS = {"spread": 0.8, "length": 1.0, "noise": 0.7}
 
@@ -197,18 +195,6 @@ def test_less_noise_is_no_loss_where_people_have_two_rows():
         assert uploads.update["estimate"].var(0).max() < 0.25
     assert variances[1].min() > 0.75
     assert correct[1] > correct[0] - 0.002
-
-
-def test_rounds_at_their_budget_are_worth_one_and_new_people_cost_nothing():
-    one, two = (params_after(world(rounds=n)) for n in (1, 2))
-    assert_equal(one, two)
-    found = world()
-    done = rounds.run(found, rounds.start(found))
-    new = dataclasses.replace(found, split=dataclasses.replace(found.split, new=found.split))
-    known = evaluation.accuracies(found, done)
-    stranger = evaluation.accuracies_of_new(new, done)
-    pairs = zip(known, stranger, strict=True)
-    assert all(old["personal_own"] == fresh["personal_new"] for old, fresh in pairs)
 
 
 def test_a_head_that_newton_could_not_hold_is_refused_in_one_line():
