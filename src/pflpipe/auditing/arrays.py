@@ -179,12 +179,8 @@ class Attacked:
         views = []
         for seed in seeds.tolist():
             step = self.program.begin(self.claim.clients, self.claim.dimension, seed)
-            seen = np.concatenate(
-                [
-                    self.view(step, messages, rows, seed + t, pair.place)
-                    for t, (messages, rows) in enumerate(worlds)
-                ]
-            )
+            each = (self.view(step, *world, seed + t, pair.place) for t, world in enumerate(worlds))
+            seen = np.concatenate(list(each))
             views.append(seen if lens is None else lens.view(seen))
         return np.stack(views)
 

@@ -101,11 +101,8 @@ def audit(
     """
     began = time.perf_counter()
     name = getattr(release, "__name__", type(release).__name__)
-    program = (
-        Program(release, f"{file}:{name}", str(Path(file).resolve()))
-        if file
-        else Program(release, name)
-    )
+    place = (f"{file}:{name}", str(Path(file).resolve())) if file else (name,)
+    program = Program(release, *place)
     with _untouched_generators(), guard.restored(), np.errstate(all="ignore"):
         attacked, leaks, notes = _checked(program, claim)
         audited = _Audit(attacked, seconds, np.random.default_rng([seed, 57]))

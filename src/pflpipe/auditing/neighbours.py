@@ -176,12 +176,8 @@ class Mechanism:
     def places(self, direction: Tree, length: int) -> list[Tensor]:
         """Return for each layer the mask of its parameters in a view of length d, bool ``[d]``."""
         layers = trees.layers(direction)
-        owner = [
-            layer
-            for layer, names in layers.items()
-            for name in names
-            for _ in direction[name].view(-1)
-        ]
+        sizes = {layer: sum(direction[n].numel() for n in names) for layer, names in layers.items()}
+        owner = [layer for layer, size in sizes.items() for _ in range(size)]
         owner += [""] * (length - len(owner))  # the bit
         return [torch.tensor([name == layer for name in owner]) for layer in layers]
 
@@ -347,12 +343,9 @@ def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
 def exclusive(like: Tree) -> Tree:
     """Return the mask of the coordinates reserved for the canary, the last quarter of each tensor
     ``[*shape]``."""
-    return {
-        name: (torch.arange(value.numel()) >= value.numel() - math.ceil(value.numel() / 4)).view(
-            value.shape
-        )
-        for name, value in like.items()
-    }
+    sizes = {name: value.numel() for name, value in like.items()}
+    last = {name: torch.arange(n) >= n - math.ceil(n / 4) for name, n in sizes.items()}
+    return {name: last[name].view(value.shape) for name, value in like.items()}
 
 
 def uploads(

@@ -140,11 +140,8 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
             found[f"person.epsilon{end}"] = of_group(noise_of_run, at, size)
     # Rows that are dealt make other clients at the seeds of a search, and nothing counts both.
     if search and not departures and settings["partition"]["kind"] == "natural":
-        runs = [
-            one._replace(rounds=one.rounds * (part["runs"] or 1))
-            for part in search["plans"]
-            for one in [release(part)]
-        ]
+        times = [(release(part), part["runs"] or 1) for part in search["plans"]]
+        runs = [one._replace(rounds=one.rounds * number) for one, number in times]
         found["search.epsilon_with_search"] = (
             best_of_trials(private, runs[0], noise, plan["delta"])
             if private and len(runs) == 1
@@ -156,13 +153,8 @@ def expected(row: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 def unreviewed(code: list[dict[str, Any]]) -> list[str]:
     """Return the names of the code from outside the package that may touch a message. Initial
     weights are numbers, which keep nothing of a client."""
-    return [
-        part["name"]
-        for part in code
-        if part["touches"] == "messages"
-        and not part["package"]
-        and part["kind"] != "initial weights"
-    ]
+    outside = [part for part in code if not part["package"] and part["touches"] == "messages"]
+    return [part["name"] for part in outside if part["kind"] != "initial weights"]
 
 
 def release(plan: dict[str, Any]) -> Noise:

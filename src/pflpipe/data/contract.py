@@ -139,12 +139,8 @@ def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarr
     spelled: dict[str, set[str]] = defaultdict(set)
     merged = dict(users)
     found = {key: np.unique(names, return_inverse=True) for key, names in users.items()}
-    plain = _without_zeros(
-        {
-            key: [_form(name) if distinct.dtype.kind == "U" else str(name) for name in distinct]
-            for key, (distinct, _) in found.items()
-        }
-    )
+    spell = {key: _form if names.dtype.kind == "U" else str for key, names in users.items()}
+    plain = _without_zeros({key: [*map(spell[key], found[key][0])] for key in found})
     for key, names in users.items():
         (distinct, row_of), forms = found[key], plain[key]
         # pandas.factorize gives -1, a cast of NaN the smallest integer.

@@ -239,12 +239,8 @@ def minimize_loop(
     moving = {name: params[name] for name in (params if names is None else names)}
     flat = _Flat.of(moving)
     point = {**{name: value.detach() for name, value in params.items()}, **flat.leaves}
-    masks = [
-        _Flat.join({name: objective.mask[name] for name in moving}).to(flat.vector)
-        if objective.mask
-        else None
-        for objective in objectives
-    ]
+    trees = ({name: one.mask[name] for name in moving} if one.mask else {} for one in objectives)
+    masks = [_Flat.join(tree).to(flat.vector) if tree else None for tree in trees]
     penalties = [VectorPenalty.of(one.penalty, moving, _Flat.join) for one in objectives]
     optimizers = [_fused(solver, flat) for _ in objectives]
     total = flat.vector.new_zeros(())

@@ -64,11 +64,9 @@ def blur_lus(
         trained, loss = train(params, state, batches, task)
         change = trees.sub(trained, params)
         # LUS: the first-order loss of undoing the change of one coordinate.
-        utility = (
-            trees.mul(change, task.gradient(trained, batches.all))
-            if score == "gradient"
-            else change
-        )
+        utility: Tree = change
+        if score == "gradient":
+            utility = trees.mul(change, task.gradient(trained, batches.all))
         importance = {name: value.abs() for name, value in utility.items()}
         kept = trees.largest(importance, trees.layers(change).values(), keep_ratio)
         return Upload(update=trees.mul(change, kept), extras={}, loss=loss), state

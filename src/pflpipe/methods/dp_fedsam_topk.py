@@ -66,11 +66,7 @@ def dp_fedsam_topk(
         # The private choice is made before the clip, so that what is sent still has norm <= C and
         # the sensitivity does not depend on the choice.
         kept = largest(upload.update)
-        extras = (
-            {f"mask.{name}": mask for name, mask in kept.items()}
-            if "noise_on_support" in task.departures
-            else {}
-        )
+        extras = trees.prefixed("mask.", kept) if "noise_on_support" in task.departures else {}
         return replace(upload, update=trees.mul(upload.update, kept), extras=extras), state
 
     def aggregate(

@@ -84,18 +84,10 @@ def dp_pfeddsu(
         """Return the masks M of the masked layers' weights (Eqs. 6 and 8); other parameters have no
         mask and are kept whole."""
         # Weights have more than one axis; biases and the parameters of GroupNorm have one.
-        weights = (
-            [name for name in task.body_names if len(task.network.shapes[name]) > 1][
-                -masked_layers:
-            ]
-            if rt
-            else []
-        )
-        return trees.largest(
-            {name: w[name].detach().abs() for name in weights},
-            [(name,) for name in weights],
-            keep_ratio,
-        )
+        every = [name for name in task.body_names if len(task.network.shapes[name]) > 1]
+        weights = every[-masked_layers:] if rt else []
+        sizes = {name: w[name].detach().abs() for name in weights}
+        return trees.largest(sizes, [(name,) for name in weights], keep_ratio)
 
     def sparse(w: Tree, kept: Tree) -> Tree:
         return w | {name: w[name] * mask for name, mask in kept.items()}  # Eq. 7
@@ -123,24 +115,16 @@ def dp_pfeddsu(
                 # The value of the masked weights with the gradient of the unmasked ones.
                 forward = w | {name: w[name] + (forward[name] - w[name]).detach() for name in kept}
             value = task.loss(forward, batch)
-            return (
-                value + 0.5 * weight * (trees.norm(change(w, kept)) - task.clip_norm).abs()
-                if dan
-                else value
-            )  # Eq. 10
+            pull = 0.5 * weight * (trees.norm(change(w, kept)) - task.clip_norm).abs() if dan else 0
+            return value + pull  # Eq. 10
 
-        end, mean_loss = task.minimize(
-            params | head, batches.train, loss, names=task.body_names
-        )  # phase 2
+        # Phase 2.
+        end, mean_loss = task.minimize(params | head, batches.train, loss, names=task.body_names)
         kept = masks(end, task) if private else public
         update = Update(change(end, kept))  # Eq. 11
-        unmasked = {
-            name: value.new_ones(value.shape, dtype=torch.bool) for name, value in update.items()
-        }
         # ``noise_on_support`` reads a mask for every tensor, so unmasked ones get a mask of ones.
-        extras = (
-            {f"mask.{name}": mask for name, mask in (unmasked | kept).items()} if private else {}
-        )
+        ones = {name: torch.ones_like(value, dtype=torch.bool) for name, value in update.items()}
+        extras = trees.prefixed("mask.", ones | kept) if private else {}
         return Upload(update=update, extras=extras, loss=mean_loss), head
 
     def scale(params: Params, server: ServerState, task: Task) -> Tree:

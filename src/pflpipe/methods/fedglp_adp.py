@@ -188,13 +188,10 @@ def fedglp_adp(
         return "noise_on_support" in task.departures
 
     def next_masks(mask: Tree, update: Tree, count: Tensor, task: Task) -> Tree:
-        fraction = (
-            personal_fraction(beta, a, task.plan.noise_multiplier or 0.0, sigma_0)
-            if dynamic
-            else beta
-        )
-        progress = count / task.plan.rounds
-        grown = grow(mask, update, progress, fraction if glp else 0.0, by_layer)
+        sigma, fraction = task.plan.noise_multiplier or 0.0, beta if glp else 0.0
+        if dynamic and glp:
+            fraction = personal_fraction(beta, a, sigma, sigma_0)
+        grown = grow(mask, update, count / task.plan.rounds, fraction, by_layer)
         return trees.prefixed("mask.", grown)
 
     def init_client(params: Params, task: Task) -> ClientState:

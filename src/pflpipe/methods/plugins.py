@@ -119,12 +119,9 @@ def load(name: str, source: str) -> tuple[Callable[..., Method], About]:
     Raises:
         ConfigError: there is no such file or module, it does not run, or it is not a method.
     """
-    module = (
-        user_files.module(os.path.relpath(source))
-        if source.endswith(".py")
-        else _of_package(name, source)
-    )
-    location = os.path.relpath(source) if source.endswith(".py") else source
+    is_file = source.endswith(".py")
+    location = os.path.relpath(source) if is_file else source
+    module = user_files.module(location) if is_file else _of_package(name, source)
     functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
     do = nearest(name, functions) if functions else "it has none"
     unless, what = ConfigError.unless, f"{location}: there is no function {name!r}"

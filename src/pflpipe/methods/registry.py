@@ -32,13 +32,8 @@ if TYPE_CHECKING:
     from pflpipe.methods.base import Method
 
 _HELPERS = {"about", "base", "plugins", "registry", "row_code"}
-NAMES = tuple(
-    sorted(
-        module.name
-        for module in pkgutil.iter_modules([str(Path(__file__).parent)])
-        if module.name not in _HELPERS
-    )
-)
+_MODULES = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
+NAMES = tuple(sorted(_MODULES - _HELPERS))
 """The methods of the package, one per file of this folder."""
 
 _PARTS = {

@@ -159,16 +159,14 @@ def accuracies_of_new(
 
     scores: list[dict[str, Any]] = []
     for block in _blocks(range(len(split.train))):
-        work = [
-            simulation.work(client, progress.round)
-            | {"new": simulation.in_order(split.test[client])}
-            | {
-                f"{name} {turn}": rows
-                for turn in turns
-                for name, rows in simulation.work(client, turn).items()
-            }
-            for client in block
-        ]
+        work = []
+        for client in block:
+            new = {"new": simulation.in_order(split.test[client])}
+            made = simulation.work(client, progress.round) | new
+            for turn in turns:
+                of_turn = simulation.work(client, turn).items()
+                made |= {f"{name} {turn}": rows for name, rows in of_turn}
+            work.append(made)
         with simulation.calls("personalize", progress.params, progress.server, initial) as what:
             answers = simulation.run_clients(hook, None, block, work, what)
         scores += [row | {"client": f"new{row['client']}"} for row in tests.scores(answers, block)]

@@ -37,14 +37,8 @@ CURVES = ("personal_own", "personal_common", "global_common")
 
 COLUMNS = (
     *("round", "participants", "loss", "clip_norm", "update_norm_mean", "update_norm_max"),
-    *(
-        "fraction_clipped",
-        "nonfinite_uploads",
-        "noise_norm",
-        "signal_norm",
-        "signal_to_noise",
-        "wrapped",
-    ),
+    *("fraction_clipped", "nonfinite_uploads", "noise_norm", "signal_norm", "signal_to_noise"),
+    "wrapped",
     *CURVES,
 )
 

@@ -31,11 +31,9 @@ from pflpipe.study import documents, expansion, figures, layouts, metric_columns
 from pflpipe.study.config import PAPERS, RESULTS, STUDIES, study_file
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
-_APART = {"title", "description", "report", "paper", "layout", "figures", "metrics", "dataset"} | {
-    "looks",
-    "table",
-    "profile",
-    "official_code",
+_APART = {
+    *("title", "description", "report", "paper", "layout", "figures", "metrics", "dataset"),
+    *("looks", "table", "profile", "official_code"),
 }
 """Keys without which the runs can be expanded all the same."""
 _OF_NOISE = ("rounds", "sample_rate", "groups")

@@ -128,11 +128,8 @@ def layout(study: Study) -> Layout:
         else:
             fixed.append(path)
 
-    following = [
-        path
-        for path in labelled
-        if path.startswith("hyperparameters.") and _follows(path, facets, families, flat)
-    ]
+    own = [path for path in labelled if path.startswith("hyperparameters.")]
+    following = [path for path in own if _follows(path, facets, families, flat)]
     fixed += following
     labelled = [path for path in labelled if path not in following]
 

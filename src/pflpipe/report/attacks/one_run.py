@@ -28,16 +28,9 @@ def table(study: Study, results: Path) -> pd.DataFrame:
         claimed = ledger.epsilon_central if asked is None else asked
         assert claimed is not None  # the attack applies to runs with noise only
         judgement = judged(one.pooled("heads"), one.pooled("scores"), delta_of(plan))
-        records.append(
-            {
-                **one.identity,
-                "seeds": len(one.cells),
-                **judgement,
-                "epsilon_claimed": claimed,
-                "delta": plan.delta,
-                "verdict": _verdict(judgement, claimed),
-            }
-        )
+        record = {**one.identity, "seeds": len(one.cells), **judgement}
+        record |= {"epsilon_claimed": claimed, "delta": plan.delta}
+        records.append(record | {"verdict": _verdict(judgement, claimed)})
     return pd.DataFrame(records)
 
 
