@@ -178,6 +178,15 @@ def test_a_column_that_names_its_classes_needs_no_others():
         assert np.array_equal(y, same)
 
 
+def of(table=hospital, **layout):
+    """The call of ``clients_of`` with a table that is made when it is called."""
+    return lambda result: pflpipe.clients_of(table(), **(LAYOUT | layout))
+
+
+def one_spelling_more():
+    return hospital().replace({"patient": {"pat-001": "PAT-000"}})
+
+
 REFUSED = {
     "columns are missing": (
         lambda result: result.predict(hospital()[["age"]]),
@@ -190,49 +199,30 @@ REFUSED = {
     "a place instead of an id": (lambda result: result.personal(3), "got 3; expected one of 60"),
     "other classes": (
         lambda result: pflpipe.train(
-            "fedavg",
-            pflpipe.clients_of(hospital(), **LAYOUT),
-            model="linear",
-            training=FEW,
-            classes=3,
+            "fedavg", of()(result), model="linear", classes=3, training=FEW
         ),
         "classes; got 3; expected 2, which clients_of got",
     ),
     "an image column": (
-        lambda result: pflpipe.clients_of(
-            hospital().assign(scan=[np.ones((500, 500))] * PATIENTS * ROWS), **LAYOUT
-        ),
+        of(lambda: hospital().assign(scan=[np.ones((500, 500))] * PATIENTS * ROWS)),
         "column 'scan'",
     ),
-    "splits": (
-        lambda result: pflpipe.clients_of({"train": hospital()}, **LAYOUT),
-        "table; got 'dict'; expected a DataFrame",
-    ),
+    "splits": (of(lambda: {"train": hospital()}), "table; got 'dict'; expected a DataFrame"),
     "a lazy frame": (
-        lambda result: pflpipe.clients_of(types.SimpleNamespace(collect=hospital), **LAYOUT),
+        of(lambda: types.SimpleNamespace(collect=hospital)),
         "table; got 'SimpleNamespace'; .*collect",
     ),
     "a transform": (
-        lambda result: pflpipe.clients_of(Told(hospital(), form={"type": "custom"}), **LAYOUT),
+        of(lambda: Told(hospital(), form={"type": "custom"})),
         "a transform, which would be ignored",
     ),
     "two columns of one name": (
-        lambda result: pflpipe.clients_of(
-            pd.concat([hospital(), hospital()[["age"]]], axis=1), **LAYOUT
-        ),
+        of(lambda: pd.concat([hospital(), hospital()[["age"]]], axis=1)),
         "2 columns have the name 'age'",
     ),
-    "a word that is no argument": (
-        lambda result: pflpipe.clients_of(hospital(), **LAYOUT, clases=2),
-        "unknown key 'clases'; did you mean 'classes'",
-    ),
+    "a word that is no argument": (of(clases=2), "unknown key 'clases'; did you mean 'classes'"),
     **{
-        f"{key}={value!r}": (
-            lambda result, key=key, value=value: pflpipe.clients_of(
-                hospital(), **(LAYOUT | {key: value})
-            ),
-            words,
-        )
+        f"{key}={value!r}": (of(**{key: value}), words)
         for key, value, words in (
             ("classes", 2.0, "classes; got 2.0"),
             ("classes", {"well"}, "classes; got "),
@@ -245,11 +235,11 @@ REFUSED = {
         )
     },
     "an id that is the index": (
-        lambda result: pflpipe.clients_of(hospital().set_index("patient"), **LAYOUT),
+        of(lambda: hospital().set_index("patient")),
         r"no column 'patient'; it is the index: give table.reset_index\(\)",
     ),
     "a column of another library": (
-        lambda result: pflpipe.clients_of(Told(hospital()["age"]), **LAYOUT),
+        of(lambda: Told(hospital()["age"])),
         "table; got 'Told'; expected a table, not a column",
     ),
     "rows of several lengths": (
@@ -257,12 +247,7 @@ REFUSED = {
         "x; got 'rows of several lengths'",
     ),
     "a file for a folder": (lambda result: result.save(__file__), "save: .*; got 'File exists'"),
-    "one person in two spellings": (
-        lambda result: pflpipe.clients_of(
-            hospital().replace({"patient": {"pat-001": "PAT-000"}}), **LAYOUT
-        ),
-        "ids of users; got .1 in several spellings",
-    ),
+    "one person in two spellings": (of(one_spelling_more), "ids of users; got .1 in several spel"),
 }
 
 

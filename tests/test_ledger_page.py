@@ -31,39 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMPLATE = ROOT / "workflow" / "report" / "ledger.html"
 METHODS = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!", "dp_fedsim")
 OFFICIAL = registry.departures("feddpa", "paper", True)
-AUDITS = pd.DataFrame(
-    [
-        ("dp_fedavg", None, "central", "certified", 1.0, 8.0, 0.02, 0.99, 0.0, 7.1587, False),
-        (
-            "feddpa",
-            "+".join(OFFICIAL),
-            "central",
-            "nominal",
-            1.0,
-            8.0,
-            0.02,
-            10.4,
-            1e-7,
-            26.29,
-            True,
-        ),
-        (
-            "feddpa",
-            "+".join(OFFICIAL),
-            "local",
-            "nominal",
-            1.0,
-            206.0,
-            0.02,
-            math.inf,
-            0.3,
-            math.inf,
-            True,
-        ),
-        ("feddpa", None, "central", "certified", 0.1, 8.0, 0.02, 0.98, 1e-7, 7.1, False),
-    ],
-    columns=list(ledger_page.AUDIT),
-)
+AUDITS = pd.DataFrame(TABLES["AUDITS"], columns=list(ledger_page.AUDIT))
+AUDITS["departures"] = AUDITS["departures"].replace("official", "+".join(OFFICIAL))
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,12 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from pflpipe import cells
+import tabled
+from pflpipe import cells, options
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, networks
+
+TABLES = tabled.table("test_networks")
 
 GREY, COLOUR = (28, 28, 1), (32, 32, 3)
 SHAPES = {"cnn_femnist": GREY, "cnn_svhn": COLOUR, "cnn_cifar": COLOUR, "cnn_centaur": COLOUR}
@@ -217,33 +220,9 @@ def test_no_examples_have_no_logits(name):
     assert logits.shape == (0, network.shapes["head.bias"][0])
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "classes", "parameters"),
-    [
-        (cells.Model("mlp", (32,)), (8, 8, 1), 10, 2_410),
-        (cells.Model("mlp", ()), (7,), 3, 24),
-        (cells.Model("linear"), (7,), 3, 24),
-        (cells.Model("gru", (8,)), (20, 5), 3, 3 * 8 * (5 + 8 + 2) + 27),
-        (cells.Model("gru", (5, 8), items=90), (20,), 3, 90 * 5 + 3 * 8 * (5 + 8 + 2) + 27),
-        (cells.Model("embedding", (8,), items=135), (1,), 2, 1_098),
-        (cells.Model("embedding", (8,), items=135), (135,), 2, 1_098),
-        (cells.Model("cnn_femnist"), GREY, 62, 1_206_590),
-        (cells.Model("cnn_femnist", relu_everywhere=True), GREY, 62, 1_206_590),
-        (cells.Model("cnn_femnist"), GREY, 10, 1_199_882),
-        (cells.Model("cnn_svhn"), COLOUR, 10, 1_626_442),
-        (cells.Model("cnn_cifar"), COLOUR, 10, 343_946),
-        (cells.Model("cnn_centaur"), COLOUR, 10, 734_762),
-        (cells.Model("cnn_centaur"), COLOUR, 100, 319_684),
-        (cells.Model("resnet20"), COLOUR, 10, 272_474),
-        (cells.Model("resnet20"), COLOUR, 100, 272_474 + 5_850),
-        (cells.Model("resnet20"), GREY, 10, 272_474 - 288),
-        # Without two convolutions of 1x1 and their GroupNorms.
-        (cells.Model("resnet20", shortcut="padding"), COLOUR, 10, 272_474 - 2_752),
-        (cells.Model("resnet18"), COLOUR, 10, 11_173_962),
-    ],
-)
+@pytest.mark.parametrize(("model", "shape", "classes", "parameters"), TABLES["PARAMETERS"])
 def test_parameter_counts(model, shape, classes, parameters):
-    network = networks.build(model, shape, classes)
+    network = networks.build(options.build(cells.Model, model), tuple(shape), classes)
     params = network.init(torch.Generator().manual_seed(0))
     assert network.parameters == parameters == sum(value.numel() for value in params.values())
     assert network.apply(params, torch.zeros(2, *shape)).shape == (2, classes)
@@ -441,59 +420,7 @@ def test_initialisation_has_the_bounds_of_torch_modules(network, fan_in):
             )
 
 
-@pytest.mark.parametrize(
-    ("model", "shape", "classes", "message"),
-    [
-        (cells.Model("cnn_cifarr"), COLOUR, 10, "did you mean 'cnn_cifar'"),
-        (cells.Model("cnn_cifar"), (8, 8, 1), 10, r"got \(8, 8, 1\); expected shape \(32, 32, 3\)"),
-        (cells.Model("cnn_svhn"), GREY, 10, r"got \(28, 28, 1\); expected shape \(32, 32, 3\)"),
-        (
-            cells.Model("cnn_femnist"),
-            COLOUR,
-            10,
-            r"got \(32, 32, 3\); expected shape \(28, 28, 1\)",
-        ),
-        (cells.Model("cnn_centaur"), COLOUR, 62, "got '62 classes'; expected 10 or 100"),
-        (
-            cells.Model("resnet20"),
-            (64,),
-            10,
-            r"got \(64,\); expected images of at least 8 x 8 with 1 or 3 channels",
-        ),
-        (cells.Model("resnet18"), (32, 32, 4), 10, r"got \(32, 32, 4\); expected images"),
-        (cells.Model("resnet18"), (32, 7, 3), 10, r"got \(32, 7, 3\); expected images"),
-        (cells.Model("cnn_cifar", (32,)), COLOUR, 10, "model.hidden"),
-        (cells.Model("mlp"), (8, 8, 1), 10, "model.hidden"),
-        (cells.Model("linear", (4,)), (8,), 10, "model.hidden is for .* remove it for linear"),
-        (cells.Model("gru", (4, 4)), (9, 3), 10, "model.hidden of gru; .* one number"),
-        (cells.Model("gru", (4,), items=9), (9,), 10, "model.hidden of gru with .* two numbers"),
-        (cells.Model("gru", (4, 4), items=9), (9, 3), 10, r"got \(9, 3\); expected tokens \[T\]"),
-        (cells.Model("gru", (4,)), (8,), 10, r"sequences \[T, C\]; of tokens with model.items"),
-        (cells.Model("gru", (4,)), (8, 8, 1), 10, r"got \(8, 8, 1\); expected sequences \[T, C\]"),
-        (cells.Model("mlp", (4,), items=5), (5,), 2, "model.items is for model.name embedding"),
-        (cells.Model("embedding", (8,)), (1,), 2, "model.items"),
-        (cells.Model("embedding", items=5), (1,), 2, "model.hidden"),
-        (cells.Model("embedding", (8, 4), items=5), (1,), 2, r"got .*8, 4.*; expected one number"),
-        (
-            cells.Model("embedding", (8,), items=5),
-            (6,),
-            2,
-            r"got \(6,\); expected the index .*\(5,",
-        ),
-        (
-            cells.Model("embedding", (8,), items=5),
-            GREY,
-            2,
-            r"got \(28, 28, 1\); expected the index",
-        ),
-        (
-            cells.Model("cnn_svhn", relu_everywhere=True),
-            COLOUR,
-            10,
-            "model.relu_everywhere is for model.name cnn_femnist only; .* remove it for cnn_svhn",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("model", "shape", "classes", "message"), TABLES["REFUSED"])
 def test_a_model_that_does_not_fit_is_refused(model, shape, classes, message):
     with pytest.raises(ConfigError, match=message):
-        networks.build(model, shape, classes)
+        networks.build(options.build(cells.Model, model), tuple(shape), classes)

@@ -45,38 +45,10 @@ def test_values_of_a_file_have_one_spelling():
     assert type(options.build(Block, {"kind": "round", "share": 1}).share) is float
 
 
-@pytest.mark.parametrize(
-    ("block", "messages"),
-    [
-        (Block("round"), []),
-        (Block("square", 3, 0.1, ("blue",)), []),
-        (Block("square"), ["here.corners is missing; here.kind square needs it"]),
-        (
-            Block("round", 4),
-            ["here.corners is for here.kind square only; got 4; remove it for round"],
-        ),
-        (
-            Block("suare", share=1.0, colours=("green",)),
-            [
-                "here.kind; got 'suare'; expected one of round, square; did you mean 'square'?",
-                "here.share; got 1.0; expected a number > 0 and < 1",
-                "here.colours; got 'green'; expected one of red, blue; known: blue, red",
-            ],
-        ),
-        (
-            Block("round", share=float("nan")),
-            ["here.share; got nan; expected a finite number"],
-        ),
-        (
-            Block("round", share="0.5", colours=(True,)),  # type: ignore[arg-type]
-            [
-                "here.share; got '0.5'; expected a finite number",
-                "here.colours; got True; expected one of red, blue; known: blue, red",
-            ],
-        ),
-    ],
-)
-def test_a_block_made_in_python_is_checked_by_the_same_field(block, messages):
+@pytest.mark.parametrize(("values", "messages"), TABLES["BLOCKS"])
+def test_a_block_made_in_python_is_checked_by_the_same_field(values, messages):
+    colours = {"colours": tuple(values["colours"])} if "colours" in values else {}
+    block = Block(**(values | colours))
     if not messages:
         return options.check(block, "here")
     with pytest.raises(ConfigError) as refused:
