@@ -1,6 +1,7 @@
 """The folder that pflpipe flower writes: its run is that of the study, its certificate is accepted,
 and what is personal stays with the nodes."""
 
+import copy
 import dataclasses
 import importlib.util
 import os
@@ -8,13 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import fake_results
+import secure_sums
 from mlflow_server import free_port
 from pflpipe import files
-from pflpipe.cells import Training
+from pflpipe.cells import Privacy, Training
 from pflpipe.checking.verify import REFUTED
 from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, PrivacyError
@@ -35,10 +38,18 @@ def digits(tmp_path_factory):
     return data
 
 
+SUMMED = Privacy("skellam", epsilon=8.0, delta=0.001, clip_norm=0.5, bits=20, dropout=0.25)
+
+
 def study_of(method, digits: Path, results: Path, sample_rate=0.6):
-    """Return a study of one run of twelve clients, with the files that its jobs make."""
-    training = Training(3, 1, 16, "sgd", 0.3, sample_rate=sample_rate)
+    """Return a study of one run of twelve clients, with the files that its jobs make; of five under
+    secure aggregation, if a method is ``summed``."""
+    method, _, summed = method.partition(" ")
+    training = Training(3, 1, 16, "sgd", 0.3, sample_rate=1.0 if summed else sample_rate)
     base = dataclasses.replace(fake_results.BASE, training=training)
+    if summed:
+        partition_of_five = dataclasses.replace(base.partition, clients=5)
+        base = dataclasses.replace(base, partition=partition_of_five, privacy=SUMMED)
     study = fake_results.study(methods=(method,), epsilons=(8.0,), seeds=(0,), base=base)
     (row,) = study.rows
     plan = results / "plans" / f"{row.cell.plan_id}.json"
@@ -56,9 +67,12 @@ def app(request, tmp_path, digits):
     method, *rate = request.param if isinstance(request.param, tuple) else [request.param]
     study, row, inputs = study_of(method, digits, tmp_path / "results", *rate)
     folder = tmp_path / "app"
-    flower.write(study, row.run, 3, tmp_path / "results", digits, folder)
+    nodes = 5 if "summed" in request.param else 3
+    flower.write(study, row.run, nodes, tmp_path / "results", digits, folder)
     (folder / "server" / "key").write_text(registry.key(row.cell))
     alone = runs.simulate(row.cell, inputs, device="cpu", backend="loop")
+    if "summed" in request.param:
+        return folder, alone
     return folder, rounds.run(alone, rounds.start(alone))
 
 
@@ -126,6 +140,9 @@ def test_what_cannot_be_written_is_one_line(tmp_path, digits):
     with pytest.raises(ConfigError, match="it sends nothing, so each device trains it alone"):
         flower.write(study, row.run, 3, tmp_path / "other", digits, places[-1])
     assert not places[-1].exists()
+    study, row, _ = study_of("dp_fedavg summed", digits, tmp_path / "summed")
+    with pytest.raises(ConfigError, match="in Flower: --nodes; got 3; expected 5, one a client"):
+        flower.write(study, row.run, 3, tmp_path / "summed", digits, places[-1])
 
 
 def test_the_app_is_short_enough_to_be_read():
@@ -163,9 +180,12 @@ class Grid:
         replies = []
         for message in messages:
             node = message.metadata.dst_node_id
-            self.messages.append(message)
-            if (message.metadata.message_type, node) not in self.lost:
-                replies.append(self.app(message, self.contexts[node]))
+            self.messages.append(copy.deepcopy(message))
+            of = message.metadata.message_type
+            protocol = message.content.config_records.get("secaggplus_configs")
+            of = of if protocol is None else f"{protocol['stage']} {message.metadata.group_id}"
+            if (of, node) not in self.lost:
+                replies.append(self.app(copy.deepcopy(message), self.contexts[node]))
         self.messages += replies
         return replies
 
@@ -181,7 +201,8 @@ def run_app(folder, monkeypatch, lost=()):
         monkeypatch.setattr(TaskIdentity, name, 1)
     client, server = (program(folder / "app" / f"{name}_app.py") for name in ("client", "server"))
     grid = Grid(client.app, folder, lost)
-    settings = {"folder": str(folder / "server"), "nodes": 3, "timeout": 1.0}
+    nodes = len([*(folder / "nodes").iterdir()])
+    settings = {"folder": str(folder / "server"), "nodes": nodes, "timeout": 1.0}
     server.app(grid, Context(1, 1, {}, RecordDict(), settings))
     return grid
 
@@ -227,9 +248,89 @@ def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal
         assert not (personal - initial - released) & sent
 
 
+def text_of(messages):
+    """Return all bytes that the messages have."""
+    values = [
+        value
+        for message in messages
+        for record in message.content.config_records.values()
+        for value in record.values()
+    ]
+    parts = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    arrays = [
+        array.data
+        for message in messages
+        for record in message.content.array_records.values()
+        for array in record.values()
+    ]
+    return b" ".join([*arrays, *(one for one in parts if isinstance(one, bytes))])
+
+
+COLLECT = "collect_masked_vectors 2"
+
+
+@pytest.mark.parametrize("lost", ["", "setup 2", "share_keys 2", COLLECT, "unmask 2"])
+@pytest.mark.parametrize("app", ["dp_fedavg summed"], indirect=True)
+def test_secagg_shows_the_server_the_simulated_sum_to_the_bit_and_no_vector_of_a_client(
+    app, lost, monkeypatch
+):
+    folder, alone = app
+    shares = secure_sums.known(monkeypatch)
+    grid = run_app(folder, monkeypatch, {(lost, 102)})
+    absent = {(1, 2)} - shares.keys()
+    assert len(absent) == (lost not in ("", "unmask 2"))
+    alone = secure_sums.simulated(alone, absent)
+    alone = rounds.run(alone, rounds.start(alone))
+    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
+    assert_equal(alone.params, saved["params"], 0)
+    sent = text_of(grid.messages)
+    assert alone.params["fc1.weight"].numpy().tobytes() in sent, "the release is sent in clear"
+    for share in shares.values():
+        for form in (share[""], share[""].int(), share[""] - (2**20 - 1) / 2, share[""].double()):
+            assert form[:4].numpy().tobytes() not in sent
+    (file,) = folder.glob("server/results/tables/*.certificate.json")
+    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
+    (row,) = files.read_json(file)["rows"]
+    assert (row["claim"], row["trust"]) == ("certified", "secure_aggregation")
+
+
+@pytest.mark.parametrize("app", ["dp_fedavg summed"], indirect=True)
+def test_a_round_of_secagg_with_too_few_nodes_ends_the_run_in_one_line(app, monkeypatch):
+    folder, _ = app
+    with pytest.raises(PrivacyError, match=r"round 2: clients in the secure sum; got 0; .* 4"):
+        run_app(folder, monkeypatch, {(COLLECT, 100), (COLLECT, 102)})
+    assert not list(folder.glob("server/results/runs/*"))
+
+
+@pytest.mark.parametrize("app", ["dp_fedavg summed"], indirect=True)
+def test_a_node_sends_nothing_unmasked_and_under_no_other_settings(app, monkeypatch):
+    folder, _ = app
+    grid = run_app(folder, monkeypatch)
+    context = grid.contexts[100]
+    asked = next(one for one in grid.messages if "asked" in one.content.config_records)
+    del asked.content.config_records["secaggplus_configs"]
+    with pytest.raises(KeyError, match="secaggplus_configs"):
+        grid.app(asked, context)
+    protocol = [one for one in grid.messages if "secaggplus_configs" in one.content.config_records]
+    setup = protocol[0]
+    setup.content.config_records["secaggplus_configs"]["threshold"] = 2
+    with pytest.raises(PrivacyError, match=r"secure aggregation; got .*threshold.: 2"):
+        grid.app(setup, context)
+
+
+@pytest.mark.parametrize("bits", [4, 20, flower.MOST_BITS])
+def test_the_rounding_of_secagg_changes_no_whole_number(bits):
+    missing = "flwr is not installed: pip install 'pflpipe[flower]'"
+    of = pytest.importorskip("flwr.common.secure_aggregation.quantization", reason=missing)
+    most = 2**bits - 1
+    whole = np.array([0, 1, 2, most // 3, most // 2, most - 1, most])
+    (found,) = of.quantize([(whole - most / 2) * 1.0], most / 2, most)
+    assert np.array_equal(found, whole)
+
+
 @pytest.fixture(scope="module")
 def simulate(tmp_path_factory):
-    """Run an app in Flower's own simulation of three nodes, behind a SuperLink on this machine."""
+    """Run an app in Flower's own simulation, behind a SuperLink on this machine."""
     for name in ("flwr", "ray"):
         missing = f"{name} is not installed: pip install 'pflpipe[flower]' 'flwr[simulation]'"
         pytest.importorskip(name, reason=missing)
@@ -241,13 +342,17 @@ def simulate(tmp_path_factory):
     quiet["PATH"] = f"{programs}{os.pathsep}{os.environ['PATH']}"
     link = [programs / "flower-superlink", "--insecure", "--simulation", "--port", str(port)]
     link += ["--disable-runtime-dependency-installation"]
-    run = [programs / "flwr", "run", "app", "here", "--stream"]
-    run += ["--federation-config", "num-supernodes=3"]
+    run = [programs / "flwr", "run", "app", "here", "--stream", "--run-config", "timeout=240.0"]
     around = {"env": os.environ | quiet, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(link, cwd=home, stdout=subprocess.PIPE, **around) as server:
         assert any("running on" in line for line in server.stdout)
         yield lambda folder: subprocess.run(
-            run, cwd=folder, stdout=subprocess.PIPE, timeout=300, check=True, **around
+            [*run, "--federation-config", f"num-supernodes={len([*folder.glob('nodes/*')])}"],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            timeout=590,
+            check=True,
+            **around,
         )
         server.terminate()
 
@@ -261,6 +366,16 @@ def test_the_app_releases_the_same_in_flowers_own_simulation(app, simulate):
     saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
     assert_equal(alone.params, saved["params"], 1e-6)
     assert_equal(alone.server, saved["server"], 1e-6)
+
+
+@pytest.mark.pipeline
+@pytest.mark.parametrize("app", ["dp_fedavg summed"], indirect=True)
+def test_secagg_runs_in_flowers_own_simulation(app, simulate):
+    folder, _ = app
+    said = simulate(folder).stdout
+    assert said.count("'drawn': 5, 'answered': 5") == 3, said
+    (file,) = folder.glob("server/results/tables/*.certificate.json")
+    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
 
 
 # ---------------------------------------------------------------- with pfl

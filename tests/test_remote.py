@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import secure_sums
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.methods import registry
 from pflpipe.privacy import mechanism, secure
@@ -143,3 +144,56 @@ def test_what_a_client_sends_has_nothing_of_its_state_and_its_model_stays_in_its
     assert file.is_relative_to(tmp_path / "2")
     assert model["head.weight"].shape == alone.params["head.weight"].shape
     assert not torch.equal(model["head.weight"], server.progress.params["head.weight"])
+
+
+# ---------------------------------------------------------------- secure aggregation
+
+SUMMED = {"mechanism": "skellam", "bits": 16, "dropout": 0.25, "sample_rate": 1}
+
+
+@pytest.mark.parametrize(("method", "absent"), [("fedrep", set()), ("dp_fedavg", {(1, 2)})])
+def test_the_sum_of_shares_is_the_simulated_one_to_the_bit(method, absent, tmp_path, monkeypatch):
+    shares = secure_sums.known(monkeypatch)
+    run = world(method, **SUMMED)
+    server, places = Server(run), devices(run, tmp_path)
+    for round in range(run.plan.rounds):
+        public = server.public
+        stay = [client for client in server.cohort if (round, client) not in absent]
+        sent = [places[client].update(client, public)[""] for client in stay]
+        assert all(int(one.min()) >= 0 and int(one.max()) < 2**16 for one in sent)
+        server.see(sum(sent) % 2**16, len(sent))
+        assert server.step({}) == 4 - len(absent & {(round, 2)})
+    assert len(shares) == 12 - len(absent)
+    alone = secure_sums.simulated(run, absent)
+    alone = rounds.run(alone, rounds.start(alone))
+    assert_equal(alone.params, server.progress.params, 0)
+    held(server.simulation, server.progress)
+    assert np.isnan(server.progress.rows[-1]["update_norm_max"]), "the server has seen no message"
+
+
+def test_a_sum_with_too_few_shares_is_not_opened(tmp_path):
+    run = world("dp_fedavg", **SUMMED)
+    server, places = Server(run), devices(run, tmp_path)
+    sent = [places[client].update(client, server.public)[""] for client in (0, 1)]
+    server.see(sum(sent), 2)
+    with pytest.raises(PrivacyError, match=r"round 1: clients in the sec.* got 2; .* at least 3"):
+        server.step({})
+    with pytest.raises(PrivacyError, match="got 0"):
+        Server(run).step({client: {} for client in range(4)})
+    assert server.progress.round == 0
+
+
+def test_a_release_that_does_not_follow_from_the_sum_is_found(tmp_path):
+    run = world("dp_fedavg", **SUMMED)
+    server, places = Server(run), devices(run, tmp_path)
+    faithful = server.simulation.release
+
+    def other(*given):
+        found = faithful(*given)
+        return dataclasses.replace(found, sum={name: 2 * v for name, v in found.sum.items()})
+
+    server.simulation = dataclasses.replace(server.simulation, release=other)
+    public = server.public
+    server.see(sum(places[client].update(client, public)[""] for client in range(4)), 4)
+    server.step({})
+    assert server.progress.residuals.mismatches > 0

@@ -26,11 +26,13 @@ from pflpipe.errors import ConfigError, DataError, check_known
 from pflpipe.files import write_json, write_text
 from pflpipe.methods import registry
 from pflpipe.pipeline import certificate
+from pflpipe.privacy.plan import read as read_plan
 from pflpipe.simulation import remote, runs
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_study
 from pflpipe.study.study_spec import Study
 
+MOST_BITS = 31
 _APP = Path(__file__).with_name("flower_app")
 
 
@@ -70,6 +72,10 @@ def write(study: Study, run: str, nodes: int, results: Path, data: Path, target:
     arrays, split = datasets.load_arrays(examples), Split.load(partition)
     count = len(split.train)
     ConfigError.unless(1 <= nodes <= count, "--nodes", nodes, f"1 to {count}, the clients")
+    if bits := read_plan(plan).bits:
+        what = "secure aggregation in Flower"
+        ConfigError.unless(nodes == count, f"{what}: --nodes", nodes, f"{count}, one a client")
+        ConfigError.unless(bits <= MOST_BITS, f"{what}: bits", bits, f"at most {MOST_BITS}")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as parent:
         folder = Path(parent) / target.name

@@ -465,10 +465,10 @@ def _warnings(
             f"they count as one release of sensitivity {length:.6g} C"
         )
     if plan.bits:
-        staying = math.ceil((1 - plan.dropout) * plan.clients)
         yield (
-            f"secure aggregation, sums modulo 2^{plan.bits}, is simulated: the epsilons hold if at "
-            f"least {staying} of {plan.clients} clients add their share of the noise in every "
+            f"secure aggregation, sums modulo 2^{plan.bits}, is simulated but in an app of "
+            "pflpipe flower: the epsilons hold if at "
+            f"least {plan.staying} of {plan.clients} clients add their share of the noise in every "
             "round, tell it nobody, and nobody sees more than the sum"
         )
     if plan.noise == "secure":

@@ -152,6 +152,11 @@ class Plan:
         return self.sample_rate * self.clients / self.groups
 
     @property
+    def staying(self) -> int:
+        """Return how many clients' shares make the noise of a secure sum, ceil((1 - f) M)."""
+        return math.ceil((1 - self.dropout) * self.clients)
+
+    @property
     def fixed(self) -> bool:
         """Return whether cohorts are fixed in advance or noise is correlated, so that all rounds
         are accounted as one release (correlated.py)."""

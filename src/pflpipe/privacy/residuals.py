@@ -36,7 +36,7 @@ from pflpipe.privacy.noise import normal
 from pflpipe.privacy.noise_laws.buffers import Buffers
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.run_check import Residuals
-from pflpipe.seeds import release_rng
+from pflpipe.seeds import public_name, release_rng
 
 
 @torch.no_grad()
@@ -51,6 +51,7 @@ def of_release(
     scale: Mapping[str, Tensor],
     released: Released,
     secure: Drawn | None = None,
+    shared: bool = False,
 ) -> Residuals:
     """Return the residuals after one more release.
 
@@ -63,13 +64,16 @@ def of_release(
             is present.
         secure: the noise of the round, if it is secure. Nobody can draw it again, so the check is
             that the release has this noise, once and in the step of the plan on file.
+        shared: whether the clients have added the noise, on other machines. Nobody knows it; the
+            check is that the release follows from the sum that the server saw.
     """
     took_part = {client for client, here in zip(clients, present.tolist(), strict=True) if here}
     # Both directions: present without being drawn, and drawn without being present.
     strangers = took_part ^ _cohort(plan, departures, key, residuals.releases)
     coordinates = mismatches = 0
     if plan.bits and plan.noise_multiplier:
-        coordinates, mismatches = _of_secure_sum(plan, key, residuals.releases, uploads, released)
+        of_round = plan, key, residuals.releases, uploads, released
+        coordinates, mismatches = _of_secure_sum(*of_round, shared=shared)
     elif plan.noise_multiplier and plan.clip_norm:
         messages = bool(departures & OF_MESSAGES)
         clip_norm = plan.clip_norm if residuals.bound is None else residuals.bound
@@ -211,15 +215,19 @@ def _correlated(
 
 
 def _of_secure_sum(
-    plan: Plan, key: str, round: int, uploads: Uploads, released: Released
+    plan: Plan, key: str, round: int, uploads: Uploads, released: Released, *, shared: bool
 ) -> tuple[int, int]:
     """Return how many numbers a secure sum released, and how many are not the clients' whole
-    numbers plus the plan's noise."""
+    numbers plus the noise of the plan, which is in them if it is ``shared``."""
     shapes = {name: rows.shape[1:] for name, rows in uploads.update.items()}
     numbers = sum(map(math.prod, shapes.values()))
     of = secure_sum.rule(plan, numbers)
-    noise, signs = secure_sum.noise_and_signs(release_rng(key, "noise", round), of, ())
-    sums = released.clean[""] + noise
+    if shared:
+        sums = released.clean[""]
+        signs = secure_sum.signs(release_rng(public_name(key), "signs", round), of)
+    else:
+        noise, signs = secure_sum.noise_and_signs(release_rng(key, "noise", round), of, ())
+        sums = released.clean[""] + noise
     expected, _ = secure_sum.opened(sums, signs, of, plan.clients, shapes)
     differing = len(released.sum.keys() ^ shapes.keys())
     for name, value in released.sum.items():

@@ -20,8 +20,8 @@ and whatever the rounding draws, |k|^2 <= L. The clip and the rotation are not r
 **Drop-outs.** If ``dropout`` is f, at least S = ceil((1 - f) M) clients stay, and each adds noise
 of variance mu / S. Any S shares have the variance mu = sigma^2 L that the plan counts; the shares
 of further clients only add independent noise. A round with fewer must not be opened. The same
-share covers clients that tell their noise. Here all clients stay, and the noise is that of M
-shares, mu M / S.
+share covers clients that tell their noise. In a simulation all clients stay, and the noise is that
+of M shares, mu M / S. On other machines every client makes its ``share`` (remote.py).
 
 **The modulus by rule.** The numbers of a sum are around 0 with a variance of at most M^2 c^2 / D of
 the messages (c = ``room``, D = ``width``; all of them equal), M / 4 of the rounding, and the noise.
@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.errors import PrivacyError
+from pflpipe.privacy.clipping import clip
 from pflpipe.privacy.mechanisms.skellam import LEAST, skellam
 from pflpipe.privacy.plan import Plan
 
@@ -92,7 +93,7 @@ def rule(plan: Plan, numbers: int) -> Rule:
 def _rule(plan: Plan, numbers: int, bits: int) -> Rule | None:
     assert plan.clip_norm is not None
     width = 1 << max(0, numbers - 1).bit_length()
-    staying = math.ceil((1 - plan.dropout) * plan.clients)
+    staying = plan.staying
 
     def at(length: int) -> tuple[float, float, bool]:
         """Return the room, the variance, and whether sums fit."""
@@ -118,8 +119,36 @@ def noise_and_signs(
     """Return the noise of a round on the rotated sum, ``[..., D]``, and the signs of its rotation,
     ``[D]``. Both come before what depends on the clients."""
     noise = skellam(generator, of.variance, (*lead, of.width)).astype(np.float64)
-    signs = 1.0 - 2.0 * generator.integers(0, 2, of.width)
-    return torch.from_numpy(noise), torch.from_numpy(signs)
+    return torch.from_numpy(noise), signs(generator, of)
+
+
+def signs(generator: np.random.Generator, of: Rule) -> Tensor:
+    """Return the signs of a rotation, float64 ``[D]``."""
+    return torch.from_numpy(1.0 - 2.0 * generator.integers(0, 2, of.width))
+
+
+def share(
+    generator: np.random.Generator,
+    update: Mapping[str, Tensor],
+    turn: Tensor,
+    of: Rule,
+    clients: int,
+) -> Tensor:
+    """Return what one client hands to secure aggregation: its message in whole numbers and its
+    share of the noise, modulo 2^b, int64 ``[D]``.
+
+    Args:
+        generator: the client's own; nobody else may know it.
+        update: name -> ``[*shape]``, before the clip.
+        turn: the ``signs`` of the round, which are public.
+        of: the rule of the plan.
+        clients: M.
+    """
+    rows = {name: value.unsqueeze(0) for name, value in update.items()}
+    clipped, _ = clip(rows, of.room * of.step, {}, 2, 1)
+    whole = rounded(generator, clipped, turn, of, 1)[0].long()
+    noise = torch.from_numpy(skellam(generator, of.variance / clients, (of.width,)))
+    return torch.remainder(whole + noise, of.modulus)
 
 
 def rounded(

@@ -8,17 +8,25 @@ another form. Neighbours differ by one message that is zero (mechanism.py), and 
 noise are drawn as in any other round. The claim therefore holds for absent clients, as long as
 nobody's data decide whether another client answers.
 
-Nothing here knows how messages travel (interface/flower.py).
+**Secure aggregation** (a plan with ``bits``). A device hands out the ``share`` of a client and
+nothing else of it (secure_sum.py); its randomness is its own, and no key draws it again. The server
+sees the sum modulo 2^b alone. So it has no diagnostics of messages, and a round is opened only if
+enough shares are in it.
+
+Nothing here knows how messages travel (pipeline/flower.py, pipeline/secagg.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from pflpipe.cells import Cell
 from pflpipe.data import datasets
@@ -26,8 +34,11 @@ from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError, PrivacyError
 from pflpipe.files import atomic, read_json
 from pflpipe.methods import registry
+from pflpipe.privacy import secure_sum
+from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import read as read_plan
-from pflpipe.seeds import derived_key
+from pflpipe.privacy.secure_sum import Rule
+from pflpipe.seeds import public_name, release_rng
 from pflpipe.simulation import evaluation, rounds, runs
 from pflpipe.simulation.isolation import Few
 from pflpipe.simulation.progress import Progress
@@ -95,7 +106,8 @@ class Device:
         self.clients = [i for i, rows in enumerate(simulation.split.train) if len(rows)]
 
     def update(self, client: int, public: Public) -> Tree:
-        """Return a client's update of a round, ``[*shape]`` each, and keep its new state.
+        """Return a client's update of a round, ``[*shape]`` each, and keep its new state; under
+        secure aggregation its share of the sum alone, int64 ``[D]``, without a name.
 
         Raises:
             PrivacyError: the client has answered this round or a later one of the run. Two messages
@@ -110,7 +122,13 @@ class Device:
         with atomic(file) as path:
             state = {name: value[0].clone() for name, value in computed.states.items()}
             torch.save({"round": public.round, "state": state}, path)
-        return {name: value[0] for name, value in computed.update.items()}
+        update = {name: value[0] for name, value in computed.update.items()}
+        if not self.simulation.plan.bits:
+            return update
+        of, signs = _rotation(self.simulation, public.run, public.round)
+        generator = np.random.default_rng()  # of the operating system
+        clients = self.simulation.plan.clients
+        return {"": secure_sum.share(generator, update, signs, of, clients)}
 
     def keep_model(self, client: int, public: Public) -> Path:
         """Write a client's personal model beside its state and return the file."""
@@ -147,12 +165,16 @@ class Server:
         if why := refused(simulation):
             raise ConfigError(f"method {simulation.name}: clients on other machines", got=why)
         self.simulation = dataclasses.replace(simulation, backend="devices")
+        if simulation.plan.bits:
+            self.simulation = dataclasses.replace(self.simulation, release=self._open)
         self.progress = rounds.start(simulation)
+        self._seen = torch.zeros(0, dtype=torch.float64)
+        self._stayed = 0
 
     @property
     def public(self) -> Public:
         """What the clients of the next round receive."""
-        at, run = self.progress, derived_key(self.simulation.key, "devices")[:16]
+        at, run = self.progress, public_name(self.simulation.key)
         return Public(run, at.round, at.bound, at.params, at.server)
 
     @property
@@ -161,8 +183,25 @@ class Server:
         drawn = rounds.cohort(self.simulation, self.progress.round)
         return [int(client) for client in drawn.nonzero()[0]]
 
-    def step(self, updates: Mapping[int, Tree]) -> None:
-        """Release a round from the updates that came, by client, and take the server's step."""
+    def see(self, sums: Tensor, stayed: int) -> None:
+        """Take the sum of a round under secure aggregation, modulo 2^b, ``[D]``, and the number of
+        clients whose shares are in it."""
+        self._seen, self._stayed = sums.double(), stayed
+
+    def step(self, updates: Mapping[int, Tree]) -> int:
+        """Release a round from the updates that came, by client, and take the server's step; under
+        secure aggregation from the sum that it saw. Return the number of clients in it.
+
+        Raises:
+            PrivacyError: too few clients share the noise of the sum.
+        """
+        plan = self.simulation.plan
+        if plan.bits:
+            what, expected = "clients in the secure sum", f"at least {plan.staying} (dropout)"
+            do = "the round is not opened; write the app again for a new run"
+            enough = self._stayed >= plan.staying
+            at = f"round {self.progress.round + 1}"
+            PrivacyError.unless(enough, f"{at}: {what}", self._stayed, expected, do)
         shapes, dtype = self.simulation.method.upload(self.simulation.task), self.simulation.dtype
 
         def form(update: Mapping[str, Any]) -> Any:
@@ -179,6 +218,40 @@ class Server:
             return Computed(stacked, {}, torch.zeros(len(rows)), nothing, [0] * len(rows))
 
         rounds.one_round(self.simulation, self.progress, compute=received)
+        if not plan.bits:
+            return len(updates)
+        self.progress.rows[-1] |= dict.fromkeys(rounds.OF_MESSAGES, math.nan)
+        stayed, self._stayed = self._stayed, 0
+        return stayed
+
+    def _open(self, generator: object, uploads: Uploads, *_: object) -> Released:
+        """Return the release of the sum that the server saw; nothing else is known of a round."""
+        at = self.progress
+        of, signs = _rotation(self.simulation, public_name(self.simulation.key), at.round)
+        shapes = {name: rows.shape[1:] for name, rows in uploads.update.items()}
+        sums, wrapped = secure_sum.opened(
+            self._seen, signs, of, self.simulation.plan.clients, shapes
+        )
+        clients = len(next(iter(uploads.update.values())))
+        unknown, none = torch.tensor(math.nan), torch.zeros(clients, dtype=torch.bool)
+        return Released(
+            sum={name: value.to(uploads.update[name]) for name, value in sums.items()},
+            messages={},
+            clean={"": self._seen},
+            wrapped=wrapped,
+            noise_norm=unknown,
+            signal_norm=unknown,
+            norms=unknown.expand(clients),
+            clipped=none,
+            nonfinite=none,
+        )
+
+
+def _rotation(simulation: Simulation, run: str, round: int) -> tuple[Rule, Tensor]:
+    """Return the rule of a plan with bits, and the public signs of a round of a run."""
+    shapes = simulation.method.upload(simulation.task).values()
+    of = secure_sum.rule(simulation.plan, sum(map(math.prod, shapes)))
+    return of, secure_sum.signs(release_rng(run, "signs", round), of)
 
 
 def begin(folder: Path) -> tuple[Cell, Server]:

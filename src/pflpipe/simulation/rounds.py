@@ -35,12 +35,13 @@ from pflpipe.trees import ClientState, Params, Tree, Update
 CURVES = ("personal_own", "personal_common", "global_common")
 """Accuracies (percent) after a round, for studies that request them (evaluation.py)."""
 
-COLUMNS = (
-    *("round", "participants", "loss", "clip_norm", "update_norm_mean", "update_norm_max"),
-    *("fraction_clipped", "nonfinite_uploads", "noise_norm", "signal_norm", "signal_to_noise"),
-    "wrapped",
-    *CURVES,
+OF_MESSAGES = (
+    *("update_norm_mean", "update_norm_max", "fraction_clipped", "nonfinite_uploads"),
+    *("noise_norm", "signal_norm", "signal_to_noise", "wrapped"),
 )
+"""Diagnostics that only a server has that sees every message."""
+
+COLUMNS = ("round", "participants", "loss", "clip_norm", *OF_MESSAGES, *CURVES)
 
 
 def start(simulation: Simulation, states: Path | None = None) -> Progress:
@@ -239,7 +240,9 @@ def one_round(
         progress.releases += 1
         of_run = simulation.plan, simulation.departures, simulation.key
         progress.residuals = of_release(
-            progress.residuals, *of_run, clients, uploads, present, scale, released, fresh
+            progress.residuals,
+            *(*of_run, clients, uploads, present, scale, released, fresh),
+            shared=simulation.backend == "devices",
         )
         new_states = simulation.absorb(new_states, released.messages)
         # ``aggregate`` gets the sum and nothing else of the release: its other fields are private.

@@ -5,6 +5,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from pflpipe.pipeline import secagg
 from pflpipe.simulation import remote
 
 app = ClientApp()
@@ -31,9 +32,9 @@ def who(message: Message, context: Context) -> Message:
     return Message(RecordDict({"has": has}), reply_to=message)
 
 
-@app.train()
+@app.train(mods=[secagg.mod(device)])
 def train(message: Message, context: Context) -> Message:
-    """Send an update of each client that is asked, and nothing else of it."""
+    """Send an update of each client that is asked, masked if the plan says so, and no more."""
     here, (clients, public) = device(context), asked(message)
     updates = {str(one): ArrayRecord(here.update(one, public)) for one in clients}
     return Message(RecordDict(updates), reply_to=message)

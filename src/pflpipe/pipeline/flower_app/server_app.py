@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import Strategy
 
-from pflpipe.pipeline import flower
+from pflpipe.pipeline import flower, secagg
 from pflpipe.simulation import remote
 
 app = ServerApp()
@@ -41,8 +41,7 @@ class Release(Strategy):
             # A node speaks for its own clients alone.
             for client in (one for one in sent if self.nodes.get(one) == node):
                 updates[int(client)] = sent[client].to_torch_state_dict()
-        counts = {"drawn": len(self.server.cohort), "answered": len(updates)}
-        self.server.step(updates)
+        counts = {"drawn": len(self.server.cohort), "answered": self.server.step(updates)}
         return ArrayRecord(self.server.public.params), MetricRecord(counts)
 
     def configure_evaluate(self, server_round: int, arrays, config, grid) -> list[Message]:
@@ -65,10 +64,8 @@ class Release(Strategy):
         facts = {"run": public.run, "round": public.round}
         facts |= {} if public.bound is None else {"bound": public.bound}
         sent = {"params": ArrayRecord(public.params), "server": ArrayRecord(public.server)}
-        records = {node: ConfigRecord(facts | {"clients": some}) for node, some in asked.items()}
-        return [
-            Message(RecordDict(sent | {"asked": it}), node, kind) for node, it in records.items()
-        ]
+        each = {node: ConfigRecord(facts | {"clients": some}) for node, some in asked.items()}
+        return [Message(RecordDict(sent | {"asked": it}), node, kind) for node, it in each.items()]
 
 
 @app.main()
@@ -79,6 +76,7 @@ def main(grid: Grid, context: Context) -> None:
     while len([*grid.get_node_ids()]) < settings["nodes"]:
         time.sleep(1)
     cell, server = remote.begin(folder)
+    grid = secagg.Summed(grid, server)  # of which the server sees sums alone, if the plan says so
     rounds = server.simulation.plan.rounds
     Release(server, timeout).start(grid, ArrayRecord(server.public.params), rounds, timeout)
     print(f"certificate: {flower.finish(cell, server, folder)}")
