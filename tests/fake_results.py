@@ -8,6 +8,7 @@ method without a global model, clients without test rows, a run that diverged.
 import csv
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,11 @@ from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.code.dependencies import claim_of
 from pflpipe.data.split import Split
 from pflpipe.files import write_json
+from pflpipe.json_records import to_json
 from pflpipe.learning.metrics import CONSTANT_ERROR
 from pflpipe.methods import registry
+from pflpipe.privacy.ledger import Ledger, Planned
+from pflpipe.privacy.plan import Plan
 from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
 from pflpipe.seeds import numpy_rng
@@ -181,65 +185,41 @@ def plan(cell: Cell) -> dict[str, Any]:
     factors = {"central": 1, "central_1e5": 1.5, "replace_one": 2.5, "replace_one_1e5": 3}
     factors |= {"local": 6, "local_1e5": 7, "local_replace_one": 14}
     factors |= {"local_replace_one_1e5": 16, "rdp": 1.1, "rdp_1e5": 1.6}
-    unbounded = "inf" if private else None
-    honest: dict[str, Any] = dict.fromkeys((f"epsilon_{name}" for name in factors), unbounded)
-    if budget.epsilon is not None:
-        honest = {
-            f"epsilon_{name}": "inf" if nominal else budget.epsilon * factor
-            for name, factor in factors.items()
-        }
+    honest: dict[str, Any] = dict.fromkeys(factors, math.inf if private else None)
+    if budget.epsilon is not None and not nominal:
+        honest = {name: budget.epsilon * factor for name, factor in factors.items()}
     effective = sigma if sigma is None or not nominal else 0.0
     message = None if effective is None else effective / _clients(cell) ** 0.5
-    person = honest["epsilon_central"] if cell.partition.users else None
-    if person not in (None, "inf"):
-        person *= cell.partition.max_clients_per_user or 100
-    return {
-        "plan": {
-            "mechanism": budget.mechanism,
-            "norm": 2,
-            "clip_norm": budget.clip_norm,
-            "adaptive": None,
-            "groups": 1,
-            "band": 1,
-            "buffers": None,
-            "noise": budget.noise,
-            "bits": 0,
-            "dropout": 0.0,
-            "noise_multiplier": sigma,
-            "sample_rate": training.sample_rate,
-            "rounds": training.rounds,
-            "delta": budget.delta,
-            "clients": _clients(cell),
-        },
-        "ledger": {
-            "claim": claim_of(cell.privacy.mechanism, cell.departures, cell.outside),
-            "departures": list(cell.departures),
-            "adjacency": "zero_out",
-            "trust": "central" if private else None,
-            "sampling": "everybody",
-            "releases_per_round": None if not private else _clients(cell) if nominal else 1,
-            "epsilon_target": budget.epsilon,
-            "epsilon_nominal": budget.epsilon if nominal else None,
-            **honest,
-            "delta": budget.delta,
-            "noise_multiplier": sigma,
-            "clip_norm": budget.clip_norm,
-            "clip_quantile": None,
-            "clip_bit_noise": None,
-            "noise_multiplier_update": None,
-            "noise_multiplier_effective": effective,
-            "noise_multiplier_message": message,
-            "noise_multiplier_weighted": effective
-            if "data_size_weights" in cell.departures
-            else None,
-            "noise_multiplier_group": None,
-            "unit": "dealt client" if cell.partition.users else "user",
-            "max_clients_per_user": cell.partition.max_clients_per_user,
-            "epsilon_person": person,
-            "epsilon_person_1e5": person,
-            "warnings": [],
-        },
-    }
+    most, person = cell.partition.max_clients_per_user, None
+    if cell.partition.users and honest["central"] is not None:
+        person = honest["central"] * (most or 100)
+    rule = Plan(
+        *(budget.mechanism, 2, budget.clip_norm, sigma, training.sample_rate, training.rounds),
+        *(budget.delta, _clients(cell)),
+        noise=budget.noise,
+    )
+    entry = Ledger(
+        claim=claim_of(budget.mechanism, cell.departures, cell.outside),
+        departures=cell.departures,
+        adjacency="zero_out",
+        trust="central" if private else None,
+        sampling="everybody",
+        releases_per_round=None if not private else _clients(cell) if nominal else 1,
+        epsilon_target=budget.epsilon,
+        epsilon_nominal=budget.epsilon if nominal else None,
+        delta=budget.delta,
+        noise_multiplier=sigma,
+        clip_norm=budget.clip_norm,
+        noise_multiplier_effective=effective,
+        noise_multiplier_message=message,
+        noise_multiplier_weighted=effective if "data_size_weights" in cell.departures else None,
+        unit="dealt client" if cell.partition.users else "user",
+        max_clients_per_user=most,
+        epsilon_person=person,
+        epsilon_person_1e5=person,
+        **{f"epsilon_{name}": value for name, value in honest.items()},
+    )
+    return to_json(Planned(rule, entry))
 
 
 def _write_partition(cell: Cell, path: Path, labels: np.ndarray) -> None:
