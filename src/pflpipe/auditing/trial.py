@@ -405,12 +405,8 @@ def chosen(
             # In the middle between two values, so that a fresh one that is equal is on its side.
             above = np.minimum(places + 1, len(joint) - 1)
             thresholds = np.unique((joint[places] + joint[above]) / 2)
-            errors = np.stack(
-                [
-                    len(absent) - np.searchsorted(absent, thresholds, side="right"),
-                    np.searchsorted(there, thresholds, side="right"),
-                ]
-            )
+            alarms = len(absent) - np.searchsorted(absent, thresholds, side="right")
+            errors = np.stack([alarms, np.searchsorted(there, thresholds, side="right")])
             excess = excess_of(claimed, len(there), errors, level)
             place = int(np.argmax(excess))
             if excess[place] > best:

@@ -6,6 +6,7 @@ an unreviewed method is marked; a diverged run is marked with its round; a numbe
 be the best among rows of the same column, budget and claim.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import pandas as pd
@@ -45,15 +46,11 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
     for column in zip(*(places for _, places in lines), strict=True):
         for section in comparison.sections(filter(None, column)):
             gains |= _gains(layout, section)
-    sections = [
-        tuple(
-            entries
-            for line, places in lines
-            if line.named == named
-            for entries in _lines(layout, line.name, places, gains, study.best_round)
-        )
-        for named in (True, False)
-    ]
+    sections: list[tuple[tuple[Entry, ...], ...]] = []
+    for named in (True, False):
+        own = [(line.name, places) for line, places in lines if line.named == named]
+        rows = (_lines(layout, *line, gains, study.best_round) for line in own)
+        sections.append(tuple(itertools.chain.from_iterable(rows)))
     groups = [", ".join(levels[:-1]) for levels in grid.header]
     everywhere = [group for _, places in lines for group in places if group is not None]
     seeds = max(len(group.rows) for group in everywhere)

@@ -76,14 +76,10 @@ def forecast(study: str, *, settings: config.Config | None = None) -> list[dict[
         partition.check_users(cell.partition, known.users is not None)
         label, _, point = line.words.partition(" at ")
         others = [item for item in point.split(", ") if not item.startswith("privacy.epsilon=")]
-        found.append(
-            {
-                "entry": " at ".join(filter(None, [label, ", ".join(others)])),
-                "epsilon": cell.privacy.epsilon,
-                **_forecast(cell, known, shape_of(cell, known, header)),
-                "minutes": runtime_estimate.seconds(cell, known) / 60,
-            }
-        )
+        entry = " at ".join(filter(None, [label, ", ".join(others)]))
+        row = {"entry": entry, "epsilon": cell.privacy.epsilon}
+        row |= _forecast(cell, known, shape_of(cell, known, header))
+        found.append(row | {"minutes": runtime_estimate.seconds(cell, known) / 60})
     return found
 
 

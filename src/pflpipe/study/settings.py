@@ -142,18 +142,10 @@ def layout(study: Study) -> Layout:
             entry = _equation(path, values[path]) if path in values else ""
             if entry and entry not in per_method.setdefault(name, []):
                 per_method[name].append(entry)
-        settings.append(
-            Setting(
-                method=row.cell.method,
-                label=f"{name} {' '.join(parts)}".strip(),
-                budget=budget_text(row.cell),
-                facet={
-                    head: condition_text(values[p], p) if p in values else "–" for head, p in named
-                },
-                indices=tuple(indices),
-                choice=", ".join(_equation(path, value) for path, value in choice.items()),
-            )
-        )
+        facet = {head: condition_text(values[p], p) if p in values else "–" for head, p in named}
+        label, made = f"{name} {' '.join(parts)}".strip(), budget_text(row.cell)
+        text = ", ".join(_equation(path, value) for path, value in choice.items())
+        settings.append(Setting(row.cell.method, label, made, facet, tuple(indices), text))
     fixed_texts = {name: ", ".join(parts) for name, parts in per_method.items()}
     return Layout(tuple(settings), shared, fixed_texts)
 
