@@ -20,6 +20,7 @@ from pflpipe.study.load import load_outline
 from pflpipe.study.study_spec import Outline
 
 RESULTS = Path("results")
+NOT_SHOWN = "learning together is not shown to help by 1 point"
 ACCURACY = {"fedavg": 90.0, "dp_fedavg": 60.0, "feddpa": 70.0, "fedper": 50.0, "fedrep": 40.0}
 
 
@@ -176,17 +177,17 @@ def answered(outline: Outline) -> Outline:
         (
             50.0,
             [*range(3, 60)],
-            "learning together is not shown to help; it is undecided whether personalization pays",
+            f"{NOT_SHOWN}; it is undecided whether personalization pays",
         ),
         (
             61.0,
             [3],
-            "learning together is not shown to help; it is undecided whether personalization pays",
+            f"{NOT_SHOWN}; it is undecided whether personalization pays",
         ),
         (
             70.0,
             [3],
-            "learning together is not shown to help; personalization does not pay: learn alone",
+            f"{NOT_SHOWN}; personalization does not pay: learn alone",
         ),
     ],
     ids=["pays", "read too often", "undecided", "does not pay"],

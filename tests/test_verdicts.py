@@ -131,6 +131,67 @@ def test_a_rival_that_collapsed_once_must_be_beaten_and_one_that_mostly_does_is_
         assert judged(list((three | {"plain": plain}).values())).word == word
 
 
+def beside_alone(
+    ours: Sequence[float], released: Sequence[float], **fallen: Mapping[int, int]
+) -> verdicts.Verdict:
+    """The verdict on one personal model beside a released one and learning alone, which has 60."""
+    lines = group("ours", ours, **fallen), group("plain", 50 + 2 * LUCK, released)
+    return judged([group("local_only", 60 + 0 * LUCK), *lines])
+
+
+def test_a_personal_model_above_learning_alone_shows_that_learning_together_helps_and_is_advised():
+    """Beside a rival that collapsed once, which must be beaten and is not advised."""
+    rival = np.array([30.0, *(65.4 - LUCK)[1:]])
+    for found, helps, advised in (
+        (beside_alone(66 + LUCK, rival), True, "ours"),
+        (beside_alone(60.9 + LUCK, rival), False, "learning alone"),
+        (beside_alone(66 + LUCK, rival, diverged={4: 1}), False, "learning alone"),
+    ):
+        assert (found.word, found.helps) == (verdicts.UNDECIDED, helps)
+        assert found.instead.name == advised
+    assert verdicts.instead(beside_alone(66 + LUCK, rival)) == "use ours"
+
+
+def test_what_costs_less_is_advised_where_it_is_shown_to_help_too():
+    found = beside_alone(66 + LUCK, 65.3 - LUCK)
+    assert (found.word, found.helps) == (verdicts.UNDECIDED, True)
+    assert found.instead.name == "the released model of plain"
+
+
+def test_a_rival_that_the_only_model_above_alone_does_not_beat_is_advised_where_it_does_not_pay():
+    """It is better than learning alone by no whole point for sure, but less than a point below a
+    model that is."""
+    common = 0.3 * np.array([1.0, -1.0, 0.5, -0.5, 0.0])
+    found = beside_alone(61.8 + common, 61.4 + 1.3 * common)
+    assert found.beside["b"][1].high < verdicts.MARGIN
+    assert (found.word, found.helps) == (verdicts.DOES_NOT, True)
+    assert found.instead.name == "the released model of plain"
+    low = beside_alone(50 + LUCK, 61.4 + 1.3 * common)
+    assert (low.word, low.helps, low.instead.name) == ("does not pay", False, "learning alone")
+
+
+def test_what_is_advised_says_whether_learning_together_helps():
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(100):
+        means = 60 + 3 * rng.random(2)
+        found = beside_alone(*(mean + 0.5 * rng.normal(size=5) for mean in means))
+        seen.add((found.word, found.helps))
+        if found.word != verdicts.PAYS:
+            assert found.helps == (found.instead.name != "learning alone")
+    assert len(seen) == 5
+
+
+def test_learning_together_is_no_more_often_wrongly_said_to_help_with_many_methods():
+    """Every gain over learning alone is exactly the margin, so that the word is wrong."""
+    rng, studies = np.random.default_rng(5), 150
+    wrong = 0
+    for _ in range(studies):
+        none = group("local_only", 60 + rng.normal(size=5))
+        scores = 60 + verdicts.MARGIN + rng.normal(size=(2, 8, 5))
+        wrong += judged([none, *(group(f"m{i}", *scores[:, i]) for i in range(8))]).helps
+    assert wrong / studies <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / studies)
+
+
 def test_methods_that_diverge_at_every_seed_leave_the_word_to_the_others():
     lost = group("one", SCORES["one"], diverged=dict.fromkeys(SEEDS, 1))
     worse = group("two", SCORES["two"] - 10)

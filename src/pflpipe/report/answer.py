@@ -151,7 +151,8 @@ def lines(study: Study, frame: pd.DataFrame, results: Path) -> Iterator[str]:
 def deed(one: Answer) -> str:
     """Return whether learning together helps at a budget, whether personalization pays, and what
     to do."""
-    shown = "helps" if verdicts.helps(one.verdict) else "is not shown to help"
+    not_shown = f"is not shown to help by {margin(one.group.metric)}"
+    shown = "helps" if one.verdict.helps else not_shown
     return f"learning together {shown}; {sentences.deed(one.verdict)}"
 
 

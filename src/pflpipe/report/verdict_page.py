@@ -13,7 +13,7 @@ import pandas as pd
 
 from pflpipe._version import __version__
 from pflpipe.files import write_text
-from pflpipe.report import answer, sentences, tables, verdicts
+from pflpipe.report import answer, sentences, tables
 from pflpipe.report.answer import Answer
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import stored
@@ -99,7 +99,7 @@ def _shown(one: Answer, is_read: bool) -> dict[str, Any]:
 
 
 def _mark(one: Answer) -> str:
-    if verdicts.helps(one.verdict):
+    if one.verdict.helps:
         return "helps"
     return "not" if one.verdict.word == DOES_NOT else "open"
 

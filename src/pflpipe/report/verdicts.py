@@ -16,6 +16,14 @@ words is then wrong in at most 5 of 100 studies: a wrong "pays" needs a wrong in
 personal models beside its strongest rival; a wrong "does not pay" needs one of the best personal
 model beside one of the rivals.
 
+Learning together **helps** if it pays, or if some line that does not collapse is **shown** to gain
+more than the margin over all of (a): in a family of its own of as many intervals as there are such
+lines. What is advised where it does not pay, or is undecided, is a line for which that is shown
+too, so that the two agree: the best of the rivals, which cost less; without one, where it is
+undecided, the best personal model, and where it does not pay, the best of the rivals that a
+personal model does not beat by the margin, which are then better than (a) as well. Where nothing is
+shown, it is the best of (a).
+
 A study may add seeds until the word is there. How often it is read, at which numbers of seeds, is
 fixed before the first run (``looks`` of a study). The intervals of all looks are then one family,
 with as many times more intervals, and a word that was said at any look is still wrong in at most 5
@@ -81,8 +89,8 @@ class Verdict:
         group: the personal model with the largest mean; among those that pay, where some do.
         beside: by kind its strongest rival, the one with the largest mean, and the difference.
         missing: kinds of which the study has no rival.
-        instead: the rival to use where personalization does not pay: the best of those whose gain
-            over (a) is more than the margin; where there is none, the best of (a).
+        instead: what to use where personalization does not pay, or until that is known.
+        helps: whether learning together is shown to help.
         collapsed: by name of a line, how many of its runs did, and how many there are.
         point: of all differences, in the unit of the metric.
     """
@@ -92,6 +100,7 @@ class Verdict:
     beside: Mapping[str, tuple[Line, Difference]]
     missing: tuple[str, ...]
     instead: Line
+    helps: bool
     collapsed: Mapping[str, tuple[int, int]]
     point: float
 
@@ -115,12 +124,14 @@ def judge(members: Sequence[Group], people: People | None = None, looks: int = 1
     kinds = {kind: [one for one in known if one in found.beaten] for kind, known in rivals.items()}
     if not kinds["a"]:
         return None
-    better = [
-        one
-        for one in found.beaten
-        if one in found.steady
-        and one not in kinds["a"]
-        and min(found.model.difference(one, each, found.compared).low for each in kinds["a"])
+    together = [line for line in lines if line not in rivals["a"]]
+    shown = [
+        line
+        for line in together
+        if line in found.steady
+        and min(
+            found.model.difference(line, each, looks * len(together)).low for each in kinds["a"]
+        )
         > MARGIN
     ]
     return Verdict(
@@ -133,7 +144,8 @@ def judge(members: Sequence[Group], people: People | None = None, looks: int = 1
             for strongest in [max(known, key=mean)]
         },
         tuple(kind for kind in KINDS if not kinds.get(kind)),
-        max(better or kinds["a"], key=mean),
+        max(_advised(found, shown) or kinds["a"], key=mean),
+        found.word == PAYS or bool(shown),
         {
             line.name: (int(found.fell[line].sum()), int(values[line].count()))
             for line in lines
@@ -141,6 +153,21 @@ def judge(members: Sequence[Group], people: People | None = None, looks: int = 1
         },
         point,
     )
+
+
+def _advised(found: Decision, shown: Sequence[Line]) -> Sequence[Line]:
+    """Return the lines that are better than (a) and may be advised, by what is ``shown``."""
+    cheaper = [line for line in shown if line in found.beaten]
+    if cheaper or found.word == PAYS:
+        return cheaper
+    if found.word == UNDECIDED:
+        return shown
+    return [
+        rival
+        for line in shown
+        for rival, one in found.intervals[line].items()
+        if rival in found.steady and one.high < MARGIN
+    ]
 
 
 def _scores(line: Line, point: float) -> pd.Series[float]:
@@ -260,13 +287,6 @@ def instead(verdict: Verdict) -> str:
     if line.column == RELEASED or line.group.sends:
         return f"use {line.name}"
     return "learn alone" if line.group.label == ALONE else f"use {line.name}"
-
-
-def helps(verdict: Verdict) -> bool:
-    """Return whether learning together is shown to help: a personal model pays, or what to use
-    instead gains more than the margin over (a)."""
-    line = verdict.instead
-    return verdict.word == PAYS or line.column == RELEASED or line.group.sends
 
 
 def seeds(verdict: Verdict) -> int | None:
