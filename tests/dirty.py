@@ -326,14 +326,14 @@ TEXTS: Mapping[str, tuple[str, str]] = {
     ),
     "another separator": ("the separator of line 1", (HEAD + BODY).replace(",", ";")),
     "no names": ("no column 'person'", BODY),
-    "names alone": ("0 rows with 1 features", HEAD),
+    "names alone": ("0 rows with 1 feature", HEAD),
     "nothing": ("EmptyDataError", ""),
     "a short line": ("column 'y'; got 'no value", HEAD + BODY + "a,30\n"),
     "a long name twice": (r"have the name 'h{40}\.\.\.'", f"{'h' * 3000},{'h' * 3000}\n1,2\n"),
     "a byte of zero": ("line 2; got 'bytes of zero'", HEAD + "Ann,3\0,no\n" + BODY),
     "a line of Excel": ("the separator of line 1; got 'sep=;'", "sep=;\n" + HEAD + BODY),
     "a second line of names": ("column 'age'; got 'Years in 1", HEAD + "Who,Years,no\n" + BODY),
-    "a total": ("got .'Total' in 1 rows", HEAD + BODY + "Total,3000,yes\n"),
+    "a total": ("got .'Total' in 1 row", HEAD + BODY + "Total,3000,yes\n"),
     "a decimal comma": ("got '4 values'|no number|column 'age'", HEAD + 'a,"1,5",no\n' + BODY),
 }
 CLEAN_TEXTS: Mapping[str, str] = {

@@ -425,6 +425,30 @@ def test_an_unknown_command_is_one_line_that_says_which_was_meant(given, meant, 
     assert error == f"error: unknown command {given!r}; did you mean {meant!r}?\n"
 
 
+@pytest.mark.parametrize("command", sorted(cli._commands(cli._parser())))
+def test_a_mistyped_option_of_any_command_is_one_line_that_says_which_was_meant(command, ran):
+    needed = {"compare": "a b", "completion": "bash", "flower": "a b", "audit": "a --clients 3"}
+    needed |= dict.fromkeys(("quickstart", "methods", "studies", "status"), "")
+    error = ran(command, *needed.get(command, "a").split(), "--hlep", code=2).err
+    assert error.startswith(f"error: pflpipe {command}: unknown option '--hlep'; did you mean")
+    assert error.endswith("'--help'?\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run f.csv --usr=patient", "unknown option '--usr'; did you mean '--user'?"),
+        ("run f.csv --minutes x", "argument --minutes: invalid float value: 'x'; pflpipe run --he"),
+        ("plan", "the following arguments are required: study; pflpipe plan --help shows all"),
+        ("plan a b", "unknown argument 'b'; known: "),
+    ],
+)
+def test_a_mistake_in_the_words_of_a_command_is_one_line(words, said, ran):
+    error = ran(*words.split(), code=2).err
+    assert error.startswith(f"error: pflpipe {words.split()[0]}: {said}")
+    assert error.count("\n") == 1
+
+
 def test_help_is_a_map_of_all_commands_with_examples_that_can_be_typed(ran):
     printed, parser = ran("--help").out, cli._parser()
     listed = re.findall(r"^  ([a-z]+)  +\S", printed, flags=re.M)

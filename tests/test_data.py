@@ -648,7 +648,7 @@ BAD |= {
 }
 BAD_INSIDE = {  # what a header cannot tell
     "NaN": (np.where(np.eye(6, 5) > 0, np.nan, FLOATS), "NaN.*in 5 rows, the first 0"),
-    "infinity": (np.where(np.arange(6)[:, None] == 4, np.inf, FLOATS), "in 1 rows, the first 4"),
+    "infinity": (np.where(np.arange(6)[:, None] == 4, np.inf, FLOATS), "in 1 row, the first 4"),
     "beyond float32": (np.full((6, 5), 1e300), "beyond float32"),
 }
 

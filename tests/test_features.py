@@ -121,7 +121,7 @@ def test_wisdm_becomes_users_with_a_test_set_of_their_own(tmp_path):
 
 
 DAMAGED = {
-    "missing value": (wisdm_file("YAVG"), r"train_images; got 'NaN.* in 1 rows, the first 4'"),
+    "missing value": (wisdm_file("YAVG"), r"train_images; got 'NaN.* in 1 row, the first 4'"),
     "cut off": (wisdm_file()[:-60], "rows of other than 46 values"),
     "another file": (b"33,Jogging,491059,-0.69,12.68,0.50;\n", "no header"),
 }
@@ -496,7 +496,7 @@ def test_sequences_come_through_as_they_are(tmp_path):
     assert len(partition.make(arrays, Partition("natural"), 0).train) == 4
     worse = x.copy()
     worse[5, 2, 1] = np.nan
-    with pytest.raises(DataError, match="in 1 rows, the first 5"):
+    with pytest.raises(DataError, match="in 1 row, the first 5"):
         datasets.arrays_from({"train_images": worse, "train_labels": y}, "mine")
     with pytest.raises(ConfigError, match="images"):
         check_augment(("flip",), header.image_shape)

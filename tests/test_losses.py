@@ -235,7 +235,7 @@ def test_a_point_of_errors_follows_from_training_rows_alone(folder: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"training": {"loss": "cross_entropy"}}, "labels; got '1 real numbers each'"),
+        ({"training": {"loss": "cross_entropy"}}, "labels; got '1 real number each'"),
         ({"training": {"loss": "squared_eror"}}, "training.loss; got 'squared_eror'; did you mean"),
         ({"training": {"loss": "../own.py:number"}}, "got 'int'; expected a Loss"),
         ({"training": {"loss": "../own.py:wrong"}}, "no metric of a loss is 'auc'"),

@@ -462,7 +462,7 @@ def test_runs_of_cells_that_left_the_study_are_deleted(world):
     world.sync()
     whole = world.study
     world.study = dataclasses.replace(whole, rows=whole.rows[:1])
-    assert "done: 1 runs (0 new, 1 kept, 0 replaced)" in world.sync()
+    assert "done: 1 run (0 new, 1 kept, 0 replaced)" in world.sync()
     assert set(world.runs()) == {whole.cells[0].id}
     world.study = whole
     assert "done: 2 runs (1 new, 1 kept, 0 replaced)" in world.sync()

@@ -109,11 +109,11 @@ def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
 
 
 def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(pflpipe):
-    assert pflpipe("validate") == "good: 1 cells, dp_fedavg on digits: ok\n"
+    assert pflpipe("validate") == "good: 1 cell, dp_fedavg on digits: ok\n"
     listed = pflpipe("studies").splitlines()
     assert listed[1:3] == [
         "good: A good study",
-        "    1 runs, about 0 s; 1 cells, dp_fedavg on digits",
+        "    1 run, about 0 s; 1 cell, dp_fedavg on digits",
     ]
     assert "feddpa: FedDPA" in pflpipe("methods")
 

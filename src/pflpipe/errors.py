@@ -137,6 +137,11 @@ class Problems:
             raise errors[0] if len(errors) == 1 else Errors(errors)
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 row`` or ``3 rows``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def nearest(key: str, known: Iterable[str]) -> str:
     """Return ``"did you mean 'x'?"`` for the nearest known name, or a list of all known names.
 

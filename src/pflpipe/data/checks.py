@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.data import contract
-from pflpipe.errors import DataError, nearest
+from pflpipe.errors import DataError, counted, nearest
 from pflpipe.facts.datasets import DATASETS
 
 IMAGES = ("train_images", "test_images")
@@ -275,7 +275,7 @@ def finite_images(key: str, images: np.ndarray) -> np.ndarray:
         features = images.astype(np.float32)
     finite = np.isfinite(features).reshape(len(features), -1).all(axis=1)
     if not finite.all():
-        rows = f"{int((~finite).sum())} rows, the first {int(np.argmin(finite))}"
+        rows = f"{counted(int((~finite).sum()), 'row')}, the first {int(np.argmin(finite))}"
         got = f"NaN, infinity or a number beyond float32 in {rows}"
         raise DataError(key, got=got, expected="finite numbers", do="clean the features")
     return features

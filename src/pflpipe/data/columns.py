@@ -17,7 +17,7 @@ import pandas as pd
 from pflpipe.data import limits, vocabulary
 from pflpipe.data.contract import NO_VALUE, RowsWarning
 from pflpipe.data.texts import Tokens
-from pflpipe.errors import DataError, Problems, nearest
+from pflpipe.errors import DataError, Problems, counted, nearest
 
 MEDIAN, MOST_FREQUENT, INDICATOR = "median", "most_frequent", "indicator"
 FITTED = (MEDIAN, MOST_FREQUENT)
@@ -133,7 +133,10 @@ class Layout:
         both = bool(self.features and self.exclude)
         DataError.unless(not both, "features and exclude", expected="one of them")
         taken = self.features or of_features(table, (*own, *self.exclude))
-        fits, got = bool(len(table) and taken), f"{len(table)} rows with {len(taken)} features"
+        fits, got = (
+            bool(len(table) and taken),
+            f"{counted(len(table), 'row')} with {counted(len(taken), 'feature')}",
+        )
         DataError.unless(fits, "the table", got, "a line with the names, then rows")
         rules = self.missing if isinstance(self.missing, Mapping) else {}
         of_dates = [f"{name}.{part}" for name, parts in self.dates.items() for part in parts]
@@ -300,7 +303,8 @@ def require(wrong: np.ndarray, column: pd.Series, expected: str, do: str) -> Non
     if wrong.any():
         row = int(np.argmax(wrong))
         value = "" if pd.isna(column.iloc[row]) else str(column.iloc[row]).strip()
-        got = f"{vocabulary.short(value) or 'no value'} in {wrong.sum()} rows, the first {row}"
+        where = f"{counted(wrong.sum(), 'row')}, the first {row}"
+        got = f"{vocabulary.short(value) or 'no value'} in {where}"
         raise DataError(
             f"column {column.name!r}", got=got, expected=f"{expected} in every row", do=do
         )
@@ -398,7 +402,10 @@ def _dates(column: pd.Series) -> pd.Series:
 def _refuse_holes(holes: Mapping[str, tuple[np.ndarray, str]]) -> None:
     """Raise DataError that shows what can be declared of missing values."""
     rows = {name: (absent.sum(), int(np.argmax(absent))) for name, (absent, _) in holes.items()}
-    where = some(f"{name!r} ({count} rows, the first {row})" for name, (count, row) in rows.items())
+    where = some(
+        f"{name!r} ({counted(count, 'row')}, the first {row})"
+        for name, (count, row) in rows.items()
+    )
     rules = ", ".join(f"{name}: {rule}" for name, (_, rule) in list(holes.items())[:_MOST_SHOWN])
     others = f"or a value, or {INDICATOR}; a median needs ranges"
     ways = f"write missing: {{{rules}}} ({others}), or leave these rows out"

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pflpipe.errors import DataError
+from pflpipe.errors import DataError, counted
 
 EXACT, MERGE = "exact", "merge"
 NO_VALUE = ("n/a", "na", "nan", "nat", "none", "null")
@@ -151,7 +151,7 @@ def people(users: Mapping[str, np.ndarray], ids: str = "") -> dict[str, np.ndarr
         doubtful |= bool(unknown.any())
         if unknown.any() and ids != EXACT:
             row = int(np.argmax(unknown))
-            got = f"{names[row].item()!r} in {unknown.sum()} rows, the first {row}"
+            got = f"{names[row].item()!r} in {counted(unknown.sum(), 'row')}, the first {row}"
             do = (
                 "leave out the rows whose user is not known, or, if this is the id of a person, "
                 f"write ids: {EXACT} in the block of config.yaml"

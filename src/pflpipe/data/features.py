@@ -12,7 +12,7 @@ from pflpipe.cells import Features
 from pflpipe.code import guard
 from pflpipe.data import checks, datasets, pins
 from pflpipe.data.checks import IMAGES
-from pflpipe.errors import ConfigError, DataError, located, nearest
+from pflpipe.errors import ConfigError, DataError, counted, located, nearest
 from pflpipe.facts.datasets import DATASETS, DRAWN
 
 ANGLES = 8
@@ -119,7 +119,7 @@ def read(file: Path, arrays: datasets.Arrays, data: Path) -> dict[str, np.ndarra
     with located(str(file)):
         for key, images in named.items():
             got, count = len(raw[key]), len(getattr(arrays, images))
-            DataError.unless(got == count, key, f"{got} rows", f"{count}")
+            DataError.unless(got == count, key, counted(got, "row"), f"{count}")
         return {images: checks.finite_images(key, raw[key]) for key, images in named.items()}
 
 
@@ -166,5 +166,5 @@ def _file_shape(file: Path) -> tuple[int, ...]:
                 got = "no such array" if dtype is None else f"{dtype} {list(shape)}"
                 raise DataError(key, got=got, expected=wanted)
         (_, width), (_, other) = (shapes[key][0] for key in GIVEN)
-        DataError.unless(width == other, GIVEN[1], f"{other} features", f"{width}")
+        DataError.unless(width == other, GIVEN[1], counted(other, "feature"), f"{width}")
     return (width,)

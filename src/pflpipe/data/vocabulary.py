@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.errors import DataError
+from pflpipe.errors import DataError, counted
 
 _TRUTH = {"no": "false", "off": "false", "yes": "true", "on": "true"}
 MOST_LISTED = 30
@@ -48,7 +48,7 @@ def number(words: np.ndarray, declared: int | Sequence[Any] | None, key: str) ->
     if (numbers < 0).any():
         row, others = int(np.argmax(numbers < 0)), distinct[found < 0]
         shown = short(words[row]) if len(others) == 1 else listed(others)
-        got = f"{shown} in {(numbers < 0).sum()} rows, the first {row}"
+        got = f"{shown} in {counted((numbers < 0).sum(), 'row')}, the first {row}"
         expected = f"one of {listed(map(str, entries))}"
         raise DataError(key, got=got, expected=expected, do="mend these rows, or declare the word")
     return numbers

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pflpipe.code import guard, reference, user_files
-from pflpipe.errors import ConfigError, check_known, nearest
+from pflpipe.errors import ConfigError, check_known, counted, nearest
 from pflpipe.learning.metrics import ACCURACY
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def outputs(name: str, width: int, numbers: bool) -> int:
     loss = find(name)
     if loss.numbers != numbers or (loss.one_logit and width != 2):
         wanted = "real numbers" if loss.numbers else "2 classes" if loss.one_logit else "classes"
-        got = f"{width} real numbers each" if numbers else f"{width} classes"
+        got = f"{counted(width, 'real number')} each" if numbers else f"{width} classes"
         kind = "floats" if loss.numbers else "integers"
         fitting = "squared_error" if numbers else "cross_entropy"
         do = f"write training.loss: {fitting} (docs/tasks.md), or store labels as {kind}"

@@ -5,6 +5,7 @@ A command returns the lines that it prints.
 
 import argparse
 import dataclasses
+import re
 import shlex
 import shutil
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pflpipe._version import __version__
-from pflpipe.errors import PflpipeError, check_known
+from pflpipe.errors import ConfigError, PflpipeError, check_known
 from pflpipe.program import run_script
 
 Command = Callable[[argparse.Namespace], Iterable[str]]
@@ -43,10 +44,14 @@ def main() -> NoReturn:
     encoding = sys.stdout.encoding or "utf-8"
 
     def command() -> None:
+        commands = _commands(parser)
         for name in sys.argv[1:2]:
-            if not name.startswith("-"):
-                check_known(name, _commands(parser), "unknown command")
-        arguments = parser.parse_args()
+            check_known(name, [*commands, *_options(parser)], "unknown command")
+        arguments, unknown = parser.parse_known_args()
+        for name in unknown[:1]:
+            chosen = commands[arguments.command]
+            what = f"{chosen.prog}: unknown {'option' if name.startswith('-') else 'argument'}"
+            check_known(name.partition("=")[0], _options(chosen), what)
         try:
             if "config" in arguments:
                 from pflpipe.study import config
@@ -63,8 +68,19 @@ def main() -> NoReturn:
     run_script(command)
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}", do=f"{self.prog} --help shows all")
+
+
+def _options(parser: argparse.ArgumentParser) -> list[str]:
+    return ["--help", *re.findall(r"(?<![\w-])--?\w[\w-]*", parser.format_usage())]
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="pflpipe",
         description="Compare user-level private personalized federated learning.",
         formatter_class=_Map,
@@ -250,7 +266,6 @@ def _quickstart(arguments: argparse.Namespace) -> Iterator[str]:
 
 
 def _init(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.errors import ConfigError
     from pflpipe.study import init
 
     if arguments.audit:

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from pflpipe.errors import ConfigError, PflpipeError
+from pflpipe.errors import ConfigError, PflpipeError, counted
 from pflpipe.files import atomic, canonical_json, write_text
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def export(
         what = f"{where} did not take study {study.name} ({_reason(cause)})"
         raise Outage(what, do=_advice(cause, file)) from error
     there, rows = counts.total(), len(study.rows)
-    runs = f"{there} of {rows} runs" if there < rows else f"{rows} runs"
+    runs = f"{there} of {rows} runs" if there < rows else counted(rows, "run")
     text = ", ".join(f"{count} {what}" for what, count in counts.items())
     server = where.rstrip("/") if address.startswith("http") else LOCAL_SERVER
     page = f"{server}/#/experiments/{experiment.id}/runs?{PAGE_OPTIONS}"

@@ -26,7 +26,7 @@ import numpy as np
 from pflpipe.data import datasets, sources, tables, understood
 from pflpipe.data.blocks import TABLES
 from pflpipe.data.datasets import Arrays, Header
-from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
+from pflpipe.errors import ConfigError, DataError, PflpipeError, counted, nearest
 from pflpipe.files import write_text
 from pflpipe.pipeline import mlflow_export, project, run_summary, status
 from pflpipe.report import answer, verdict_page
@@ -125,7 +125,7 @@ def _begin(wish: Wish, path: Path) -> Generator[str, None, str]:
     yield from (f"warning: {warning}" for warning in arrays.contract.warnings)
     yield understood.ORIGIN
     users = 0 if arrays.users is None else len(np.unique(arrays.users))
-    DataError.unless(users >= 2, f"{path}: column {user}", f"{users} users", "two or more")
+    DataError.unless(users >= 2, f"{path}: column {user}", counted(users, "user"), "two or more")
     try:
         written = init.write_natural(name, block, understood.ORIGIN, epsilons, users)
     except OSError as error:
@@ -175,9 +175,10 @@ def _expected(outline: Outline, settings: config.Config, minutes: float) -> str:
     cores = os.cpu_count() or 1
     seconds = ((training or 0.0) + OVERHEAD * len(cells)) / cores
     looks = outline.document.get("looks", [])
-    text = f"{len(cells)} runs, about {duration_text(seconds)} on {cores} cores"
+    runs, where = counted(len(cells), "run"), counted(cores, "core")
+    text = f"{runs}, about {duration_text(seconds)} on {where}"
     if looks and len(outline.document["seeds"]) < looks[-1]:
-        text += f", and at most {looks[-1]} seeds in {minutes:g} minutes"
+        text += f", and at most {looks[-1]} seeds in {duration_text(60 * minutes)}"
     shares = {
         cell.privacy.epsilon: length / math.sqrt(cell.training.rounds)
         for cell, length in forecast.lengths(outline, headers.get)
@@ -218,14 +219,15 @@ def _until_decided(wish: Wish, outline: Outline, settings: config.Config) -> Ite
         answers = answer.of_study(study, stored(study, results), results)
         last = "; ".join(f"{one.budget}: {one.verdict.word}" for one in answers) or "no verdict"
         seeds, looks = outline.document["seeds"], outline.document.get("looks", [])
-        yield f"{len(seeds)} seeds: {last}" if last != before else f"{len(seeds)} seeds: the same"
+        yield f"{counted(len(seeds), 'seed')}: {last if last != before else 'the same'}"
         later = [number for number in looks if number > len(seeds)]
         if not later or all(one.verdict.word != UNDECIDED for one in answers):
             break
         now = time.time()
         pace = (now - since) / len(seeds)
         if now - began + pace * (later[0] - len(seeds)) > 60 * wish.minutes:
-            yield f"{wish.minutes:g} minutes are used: --minutes {2 * wish.minutes:g} goes on"
+            spent = duration_text(60 * wish.minutes)
+            yield f"{spent} are over: --minutes {2 * wish.minutes:g} goes on"
             break
         _add_seeds(name, later[0])
         outline = load_outline(name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from pflpipe.errors import ConfigError, DataError, check_known, nearest
+from pflpipe.errors import ConfigError, DataError, check_known, counted, nearest
 from pflpipe.report import tidy
 from pflpipe.report.comparison import METRICS, Group, epsilon_text
 from pflpipe.study.load import study_names
@@ -163,4 +163,4 @@ def _paired(a: Group, b: Group, metric: str, digits: int) -> str:
     mean, error = differences.mean(), float(differences.std() / len(differences) ** 0.5)
     text = f"{mean:+.{digits}f}"
     text += f" ± {error:.{digits}f}" if len(differences) > 1 else ""
-    return f"{text} ({len(differences)} seeds)"
+    return f"{text} ({counted(len(differences), 'seed')})"

@@ -12,6 +12,7 @@ from functools import partial
 import pandas as pd
 
 from pflpipe.code.dependencies import WITHOUT_DEPARTURES
+from pflpipe.errors import counted
 from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, MAIN, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table
@@ -172,7 +173,7 @@ def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
             where = ", ".join(filter(None, [budget, setting.facet_text]))
             text = f"{setting.choice} ({where})" if where else setting.choice
             chosen.setdefault(setting.label, []).append(text)
-            tries = "a private search" if choice.runs is None else f"{choice.runs} runs"
+            tries = "a private search" if choice.runs is None else counted(choice.runs, "run")
             effort = f"among {choice.sets} settings by {tries}"
             efforts.setdefault(effort, []).append((setting.label, choice))
     for label, choices in chosen.items():
@@ -197,10 +198,8 @@ def _cost(choices: Sequence[Chosen]) -> str:
         reasons = dict.fromkeys(filter(None, (choice.search_not_counted for choice in choices)))
         return "".join(f"; no ε counts that search as well: {reason}" for reason in reasons)
     runs = choices[0].runs
-    counted = "that search" if runs is None else f"the releases of those {runs} runs"
-    return (
-        f"; counting {counted} with the final one's, of the same clients, ε is {', '.join(pairs)}"
-    )
+    those = "that search" if runs is None else f"the releases of those {counted(runs, 'run')}"
+    return f"; counting {those} with the final one's, of the same clients, ε is {', '.join(pairs)}"
 
 
 def _over_whom(groups: Iterable[Group]) -> Iterator[str]:

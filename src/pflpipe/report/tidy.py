@@ -19,7 +19,7 @@ from pflpipe import json_records
 from pflpipe.cells import Cell
 from pflpipe.code import dependencies
 from pflpipe.code.dependencies import PLACEBO, WITHOUT_DEPARTURES
-from pflpipe.errors import DataError
+from pflpipe.errors import DataError, counted
 from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import AGAIN, atomic, intact
 from pflpipe.learning.metrics import ALWAYS, CONSTANT_ERROR, over_clients
@@ -118,7 +118,7 @@ def _record(
     plan, ledger = plans(cell.plan_id).plan, plans(cell.plan_id).ledger
     # timing.csv has one line for each round, or it is not this run's.
     if len(timing) != plan.rounds:
-        got = f"{len(timing)} rounds"
+        got = counted(len(timing), "round")
         raise DataError(f"{folder}/timing.csv", got=got, expected=str(plan.rounds), do=AGAIN)
     run = record_of(folder, plan, cell)
     code = row_code.of_cell(cell, run.dependencies, study.measured)

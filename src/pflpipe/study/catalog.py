@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pflpipe.cells import Cell
 from pflpipe.data import sources
 from pflpipe.data.datasets import Header
-from pflpipe.errors import DataError, PflpipeError
+from pflpipe.errors import DataError, PflpipeError, counted
 from pflpipe.methods import registry
 from pflpipe.study import runtime_estimate
 from pflpipe.study.config import Config
@@ -30,7 +30,9 @@ def lines(settings: Config) -> Iterator[str]:
             continue
         cells, often = expected(outline)
         seconds = runtime_estimate.total(cells, header, often=often)
-        estimate = f"{sum(often):.0f} runs, about {runtime_estimate.duration_text(seconds)}"
+        estimate = (
+            f"{counted(round(sum(often)), 'run')}, about {runtime_estimate.duration_text(seconds)}"
+        )
         text = f"{name}: {outline.document['title']}\n    {estimate}; {outline}"
         order = float("inf") if seconds is None else seconds
         groups.setdefault(purpose(outline), []).append((order, text))

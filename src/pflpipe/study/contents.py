@@ -9,7 +9,7 @@ import numpy as np
 
 from pflpipe.data import datasets, pins, sources, texts
 from pflpipe.data.datasets import Arrays
-from pflpipe.errors import located
+from pflpipe.errors import counted, located
 from pflpipe.study.config import Config
 
 _BINS = 10
@@ -76,7 +76,7 @@ def _users(arrays: Arrays) -> Iterator[str]:
     low, *quartiles, high = (f"{q:g}" for q in np.quantile(sizes, (0, 0.25, 0.5, 0.75, 1)))
     yield f"rows of a user: {low} at least, quartiles {', '.join(quartiles)}, {high} at most"
     if few := (sizes < 3).sum():
-        yield f"{few} users have fewer than 3 rows, too few for test rows of their own"
+        yield f"{counted(few, 'user')} with fewer than 3 rows, too few for test rows of their own"
     counts, edges = np.histogram(sizes, min(_BINS, int(np.ptp(sizes)) + 1))
     firsts = np.ceil(edges[:-1]).astype(int)
     yield "users by their rows, from:"

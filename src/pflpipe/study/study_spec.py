@@ -14,7 +14,7 @@ from typing import Any
 
 from pflpipe import options
 from pflpipe.cells import Cell
-from pflpipe.errors import check_known
+from pflpipe.errors import check_known, counted
 from pflpipe.files import canonical_json
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, Measure, Metric
 from pflpipe.methods import registry
@@ -347,4 +347,4 @@ class Outline:
                 "stays unknown)"
             )
         methods, datasets = ", ".join(self.everything.methods), ", ".join(self.everything.datasets)
-        return f"{number} cells{after}, {methods} on {datasets}"
+        return f"{counted(number, 'cell')}{after}, {methods} on {datasets}"
