@@ -422,7 +422,7 @@ def test_femnist_with_labels_that_are_no_whole_numbers_is_refused(form, tmp_path
         with h5py.File(tmp_path / "down" / "fed_emnist_train.h5", "r+") as file:
             del file["examples/f0000_14/label"]
             file["examples/f0000_14/label"] = [0, 1.5, 2]
-    words = r"classes; got '(1.5 in 1|0.0 in 5) rows.*expected one of \[0, 1, 2,"
+    words = r"classes; got '(1.5 in 1 row|0.0 in 5 rows).*expected one of \[0, 1, 2,"
     with pytest.raises(DataError, match=words):
         prepare("femnist", tmp_path / "down", tmp_path, tmp_path / "out.npz")
 

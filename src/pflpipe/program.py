@@ -5,6 +5,7 @@ import argparse
 import inspect
 import os
 import pwd
+import re
 import resource
 import sys
 import tempfile
@@ -14,7 +15,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from pflpipe.errors import PflpipeError
+from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.files import write_text
 
 MEASURES = "PFLPIPE_MEASURES"
@@ -26,6 +27,19 @@ KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(2**28), "MALLOC_MMAP_THRESHOLD_": s
 A step of many small models frees a few megabytes and allocates them again. The system clears every
 returned page, which takes a tenth of the time of such a run. Blocks of 32 MB and more, the limit of
 mallopt(3), are still returned. Other C libraries ignore these variables."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the message as ConfigError."""
+        raise ConfigError(f"{self.prog}: {message}", do=f"{self.prog} --help shows all")
+
+
+def options_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the options of a parser."""
+    return ["--help", *re.findall(r"(?<![\w-])--?\w[\w-]*", parser.format_usage())]
 
 
 def run_step(step: Callable[..., None]) -> NoReturn:

@@ -5,7 +5,6 @@ A command returns the lines that it prints.
 
 import argparse
 import dataclasses
-import re
 import shlex
 import shutil
 import sys
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 
 from pflpipe._version import __version__
 from pflpipe.errors import ConfigError, PflpipeError, check_known
-from pflpipe.program import run_script
+from pflpipe.program import Parser, options_of, run_script
 
 Command = Callable[[argparse.Namespace], Iterable[str]]
 SHELLS = ("bash", "zsh", "fish", "tcsh")
@@ -46,12 +45,12 @@ def main() -> NoReturn:
     def command() -> None:
         commands = _commands(parser)
         for name in sys.argv[1:2]:
-            check_known(name, [*commands, *_options(parser)], "unknown command")
+            check_known(name, [*commands, *options_of(parser)], "unknown command")
         arguments, unknown = parser.parse_known_args()
         for name in unknown[:1]:
             chosen = commands[arguments.command]
             what = f"{chosen.prog}: unknown {'option' if name.startswith('-') else 'argument'}"
-            check_known(name.partition("=")[0], _options(chosen), what)
+            check_known(name.partition("=")[0], options_of(chosen), what)
         try:
             if "config" in arguments:
                 from pflpipe.study import config
@@ -68,19 +67,8 @@ def main() -> NoReturn:
     run_script(command)
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser whose refusals are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}", do=f"{self.prog} --help shows all")
-
-
-def _options(parser: argparse.ArgumentParser) -> list[str]:
-    return ["--help", *re.findall(r"(?<![\w-])--?\w[\w-]*", parser.format_usage())]
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="pflpipe",
         description="Compare user-level private personalized federated learning.",
         formatter_class=_Map,

@@ -125,7 +125,8 @@ def _begin(wish: Wish, path: Path) -> Generator[str, None, str]:
     yield from (f"warning: {warning}" for warning in arrays.contract.warnings)
     yield understood.ORIGIN
     users = 0 if arrays.users is None else len(np.unique(arrays.users))
-    DataError.unless(users >= 2, f"{path}: column {user}", counted(users, "user"), "two users or more")
+    what, expected = f"{path}: column {user}", "two users or more"
+    DataError.unless(users >= 2, what, counted(users, "user"), expected)
     try:
         written = init.write_natural(name, block, understood.ORIGIN, epsilons, users)
     except OSError as error:
