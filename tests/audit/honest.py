@@ -24,35 +24,28 @@ def noised(messages, rng):
     return total + noise(rng, len(total))
 
 
-@honest()
-def total(messages, weights, rng):
-    return noised(messages, rng)
+def afterwards(change: Any) -> Any:
+    """Return the release of a noised sum, of which something is made."""
+    return lambda messages, weights, rng: change(noised(messages, rng))
 
 
-@honest()
-def fixed_divisor(messages, weights, rng):
-    return noised(messages, rng) / 10
-
-
-@honest(**LEFT_OUT)
-def sum_of_whoever_is_there(messages, weights, rng):
-    return noised(messages, rng)
-
-
-@honest(**REPLACED)
-def one_replaced(messages, weights, rng):
-    """Its multiplier is over C, and two messages are up to 2 C apart, as the claim counts it."""
-    return noised(messages, rng)
-
-
-@honest(**DRAWN)
-def poisson(messages, weights, rng):
-    return noised(messages, rng) / 3
-
-
-@honest(**(DRAWN | {"adjacency": "add_remove"}))
-def poisson_left_out(messages, weights, rng):
-    return noised(messages, rng) / 3
+AFTERWARDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "total": (lambda result: result, CLAIM),
+    "fixed_divisor": (lambda result: result / 10, CLAIM),
+    "sum_of_whoever_is_there": (lambda result: result, LEFT_OUT),
+    # Its multiplier is over C, and two messages are up to 2 C apart, as the claim counts it.
+    "one_replaced": (lambda result: result, REPLACED),
+    "poisson": (lambda result: result / 3, DRAWN),
+    "poisson_left_out": (lambda result: result / 3, DRAWN | {"adjacency": "add_remove"}),
+    "rounded_after_noise": (lambda result: np.round(result, 1), CLAIM),
+    "whole_numbers_after_noise": (np.round, CLAIM),
+    "clipped_after_noise": (lambda result: np.clip(result, -2 * C, 2 * C), CLAIM),
+    "largest_after_noise": (lambda x: np.where(np.abs(x) >= np.sort(np.abs(x))[-5], x, 0), CLAIM),
+    "signs_after_noise": (np.sign, CLAIM),
+    "of_length_one_after_noise": (lambda result: result / np.linalg.norm(result), CLAIM),
+    "long_messages": (lambda result: result, CLAIM | {"dimension": 300}),
+}
+HONEST |= {name: (afterwards(change), claim) for name, (change, claim) in AFTERWARDS.items()}
 
 
 @honest()
@@ -74,38 +67,6 @@ def single_precision(messages, weights, rng):
     norms = np.linalg.norm(rows.astype(np.float64), axis=1).astype(np.float32)
     total = (rows * np.minimum(1, C / np.maximum(norms, 1e-12))[:, None]).sum(axis=0)
     return (total + noise(rng, len(total)).astype(np.float32)).astype(np.float32)
-
-
-@honest()
-def rounded_after_noise(messages, weights, rng):
-    return np.round(noised(messages, rng), 1)
-
-
-@honest()
-def whole_numbers_after_noise(messages, weights, rng):
-    return np.round(noised(messages, rng))
-
-
-@honest()
-def clipped_after_noise(messages, weights, rng):
-    return np.clip(noised(messages, rng), -2 * C, 2 * C)
-
-
-@honest()
-def largest_after_noise(messages, weights, rng):
-    result = noised(messages, rng)
-    return np.where(np.abs(result) >= np.sort(np.abs(result))[-5], result, 0)
-
-
-@honest()
-def signs_after_noise(messages, weights, rng):
-    return np.sign(noised(messages, rng))
-
-
-@honest()
-def of_length_one_after_noise(messages, weights, rng):
-    result = noised(messages, rng)
-    return result / np.linalg.norm(result)
 
 
 @honest()
@@ -157,8 +118,3 @@ class ServerMomentum:
 def shares_of_noise(messages, weights, rng):
     rows = clipped(messages)
     return rows + noise(rng, rows.shape, np.sqrt(len(rows)))
-
-
-@honest(dimension=300)
-def long_messages(messages, weights, rng):
-    return noised(messages, rng)
