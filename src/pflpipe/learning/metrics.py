@@ -6,8 +6,6 @@ model, or the global model, assigns to the client's own rows, and from their lab
 is the average over its clients.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

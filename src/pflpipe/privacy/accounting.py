@@ -7,8 +7,6 @@ counts it. Adjacency is zero_out (mechanism.py). Delta curves are upper bounds, 
 SciPy, dp_accounting and Opacus are imported inside functions, because each import takes a second.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.util

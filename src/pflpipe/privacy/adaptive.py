@@ -32,8 +32,6 @@ the norm is that of the scaled update (``mechanism.release``).
 Here are the multipliers; clip_bits.py has the tensors.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,8 +1,6 @@
 """The bits of adaptive clipping as tensors, and the next bound that follows from their sum
 (adaptive.py)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

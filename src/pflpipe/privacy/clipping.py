@@ -1,7 +1,5 @@
 """Clipping of updates to a bound on their joint length over all tensors, for any input numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

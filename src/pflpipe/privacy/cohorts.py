@@ -1,7 +1,5 @@
 """Who takes part in a round."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from pflpipe.privacy.plan import Plan

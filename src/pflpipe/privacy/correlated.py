@@ -42,8 +42,6 @@ x_t + C sigma w_t and follows from earlier releases, so it is post-processing. T
 may be 1: all clients take part in every round.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -21,8 +21,6 @@ data_dependent_noise    the same radii; they set the size of the noise
 The docstring of each method names the paper or the official code behind its departures.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 

@@ -7,8 +7,6 @@ that plan has no noise and every epsilon is infinite. Two things are taken as pu
 examples under ``data_size_weights``, and the schedule under ``public_sampling``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -6,8 +6,6 @@ it proves that a client is there. At small noise multipliers this is likelier th
 plan. Here numbers far from 0 are drawn again from the law of the tail, as often as needed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 FAR = 4.0

@@ -1,8 +1,6 @@
 """The privacy plan: the public inputs of sampling, clipping, noise and accounting, and no value of
 the clients' data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection
 from dataclasses import dataclass

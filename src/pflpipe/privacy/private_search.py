@@ -8,8 +8,6 @@ with Renyi Differential Privacy" (ICLR 2022), Theorem 2. The number of trials is
 without zero: eta = 0 (logarithmic) or eta = 1 (geometric).
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated

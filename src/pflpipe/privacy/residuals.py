@@ -10,8 +10,6 @@ adaptive plan; for published mechanisms also the size of the noise in a message 
 the public schedule.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

@@ -7,8 +7,6 @@ than counted, participation that differs from the draw, or noise that is not the
 Whether a row appears in a table therefore tells nothing about them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

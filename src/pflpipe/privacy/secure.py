@@ -23,8 +23,6 @@ fractions of any size, from a cryptographic generator that the operating system 
 draw the noise of a round again, this program included: who repeats a round makes a second release.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

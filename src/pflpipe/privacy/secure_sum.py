@@ -29,8 +29,6 @@ L is the largest with ``DEVIATIONS`` of their deviations within half the modulus
 it wraps, which costs accuracy and no privacy, and is counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

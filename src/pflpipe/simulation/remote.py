@@ -16,8 +16,6 @@ enough shares are in it.
 Nothing here knows how messages travel (pipeline/flower.py, pipeline/secagg.py).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """The scores file: accuracies of the personal models and of the global model after the last round,
 one row per client."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import shutil

@@ -1,8 +1,6 @@
 """Mechanisms by their names in a study; ``base`` says what one is. They count and draw with NumPy,
 SciPy and dp_accounting, never with torch."""
 
-from __future__ import annotations
-
 from pflpipe.privacy.mechanisms.base import Mechanism
 from pflpipe.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from pflpipe.privacy.mechanisms.gaussian import Gaussian

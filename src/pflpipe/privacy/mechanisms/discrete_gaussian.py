@@ -24,8 +24,6 @@ A public scale would round products, so it is refused. Sums of independent draws
 Gaussian: single messages do not share this noise.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -5,8 +5,6 @@ sigma (Dong, Roth and Su, 2022). Fixed cohorts and correlated noise count as one
 (correlated.py).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

@@ -36,8 +36,6 @@ against the difference is at least 0. Further coordinates are joined two at a ti
 is a longer one with a coordinate left out.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -1,7 +1,5 @@
 """No noise: the mechanism ``none`` of runs without privacy, whose epsilon is infinite."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -21,8 +21,6 @@ stands for another message in place of a client's, or for two clients: |k|^2 is 
 ``WORSE`` depends on mu alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Noise that takes back a part of that of the rounds before it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

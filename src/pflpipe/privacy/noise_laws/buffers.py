@@ -1,7 +1,5 @@
 """Noise that a few buffers correlate over all rounds: buffered linear Toeplitz noise (BLT)."""
 
-from __future__ import annotations
-
 import functools
 import math
 from dataclasses import dataclass

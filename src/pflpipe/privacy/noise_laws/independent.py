@@ -1,7 +1,5 @@
 """Noise of each round by itself."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 from typing import Any
