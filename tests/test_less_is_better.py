@@ -82,7 +82,7 @@ def test_the_verdict_of_errors_is_in_percent_of_the_own_constant(errors):
     frame, results = tidy.stored(study, folder / "results"), folder / "results"
     verdict, beside, who, _, decides = answer.lines(study, frame, results)
     assert "personalization does not pay: learn alone" in verdict
-    assert "; in percent of 80, the own constant's error: −2." in beside
+    assert "; in percent of 80, the own constant's error on training rows, −2." in beside
     assert who == "ε = 2: 11 % gain and 89 % lose"
     assert decides == "ε = 2: decided"
     page = verdict_page.text(study, frame, results, REPORTS / "verdict.html", "again")

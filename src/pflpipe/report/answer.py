@@ -166,7 +166,9 @@ def unit(one: Answer) -> str:
     """Return in what the differences of a budget are."""
     if one.group.metric.unit == "%":
         return "in points"
-    return f"in percent of {100 * one.verdict.point:.3g}, the own constant's error:"
+    return (
+        f"in percent of {100 * one.verdict.point:.3g}, the own constant's error on training rows,"
+    )
 
 
 def margin(metric: Metric) -> str:

@@ -91,7 +91,7 @@ def _shown(one: Answer, is_read: bool) -> dict[str, Any]:
         "deed": answer.deed(one) if is_read else "no verdict yet",
         "name": one.group.name,
         "mean": one.group.mean_words,
-        "unit": answer.unit(one).rstrip(":"),
+        "unit": answer.unit(one),
         "beside": list(_bars(one)),
         "parts": one.parts,
         "decides": answer.decides(one) if is_read else "the rest of the runs",
