@@ -9,21 +9,24 @@ import numpy as np
 import pytest
 import torch
 
-from pflpipe.methods.one_release_factors import SHARES, factors, predicted
+from pflpipe.methods.one_release_factors import EQUAL, SHARES, factors, predicted
 from pflpipe.simulation.clients import Examples
 from simulations import assert_equal, personal_models, plan, simulation, spied
 
 ITEMS, MOST = 5, 3
 PAIRS = list(itertools.combinations(range(ITEMS), 2))
-LENGTHS = {
-    name: math.sqrt(MOST * (MOST - 1) / 2 if "pair" in name else MOST) / math.sqrt(share)
-    for name, share in SHARES.items()
-}
+OF_EQUAL = pytest.mark.parametrize(("equal", "shares"), [(False, SHARES), (True, EQUAL)])
 
 
-def world(**changes):
+def lengths(shares):
+    longest = {name: MOST * (MOST - 1) / 2 if "pair" in name else MOST for name in shares}
+    return {name: math.sqrt(longest[name] / share) for name, share in shares.items()}
+
+
+def world(equal=False, **changes):
     rule = plan(**({"noise_multiplier": 0.1, "rounds": 1, "clip_norm": 0.7} | changes))
-    return simulation("one_release_factors", {"answers": MOST}, plan=rule, backend="vmap")
+    settings = {"answers": MOST, "equal": equal}
+    return simulation("one_release_factors", settings, plan=rule, backend="vmap")
 
 
 def message(found, client):
@@ -92,20 +95,26 @@ def logits(expected):
     return np.log((1 + expected) / (1 - expected))
 
 
+@OF_EQUAL
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_golden_round(noise):
+def test_golden_round(noise, equal, shares):
     """Messages, server and home; the noise is taken from the release."""
-    found = world(noise_multiplier=noise)
+    found = world(noise_multiplier=noise, equal=equal)
     done, ((uploads, scale, released),), _ = spied(found)
     assert done.rows[0]["update_norm_max"] <= 0.7 * (1 + 1e-12)
-    deviations = {name: length * noise / 4 for name, length in LENGTHS.items()}
-    for name, length in LENGTHS.items():
+    deviations = dict.fromkeys(SHARES, 0.0)
+    deviations |= {name: length * noise / 4 for name, length in lengths(shares).items()}
+    assert uploads.update.keys() == shares.keys()
+    for name, length in lengths(shares).items():
         assert scale[name].item() == pytest.approx(length / 0.7)
         assert released.sum[name].shape == uploads.update[name].shape[1:]
     for client in range(4):
-        for name, value in message(found, client)[2].items():
+        for name in shares:
+            value = message(found, client)[2][name]
             np.testing.assert_allclose(uploads.update[name][client], value, rtol=1e-12)
-    sums = {name: value.numpy() for name, value in released.sum.items()}
+    # As many of each item, and of each pair, if everybody answers MOST of all.
+    sums = {"counts": np.full(ITEMS, MOST / ITEMS), "pair_counts": np.full(len(PAIRS), 0.3)}
+    sums |= {name: value.numpy() for name, value in released.sum.items()}
     means, outer, own = fitted(sums, deviations, 30)
     table = done.params["embedding.weight"].numpy()
     np.testing.assert_allclose(table[1], logits(means), rtol=1e-8, atol=1e-10)
@@ -163,14 +172,16 @@ def test_of_noise_alone_there_are_no_factors_and_the_items_are_one():
     assert np.mean(means) < 0.01 < 0.02 / 0.7
 
 
+@OF_EQUAL
 @pytest.mark.parametrize("clip_norm", [0.7, 5.0])
-def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(clip_norm):
+def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(clip_norm, equal, shares):
     """Brute force over every set of answered items: each part within its share, the whole within
     C, which lists of ``answers`` or more fill."""
     sets = [s for n in range(1, ITEMS + 1) for s in itertools.combinations(range(ITEMS), n)]
     sizes = tuple(map(len, sets))
     rule = plan(len(sizes), rounds=1, clip_norm=clip_norm)
-    found = simulation("one_release_factors", {"answers": MOST}, plan=rule, sizes=sizes)
+    settings = {"answers": MOST, "equal": equal}
+    found = simulation("one_release_factors", settings, plan=rule, sizes=sizes)
     x = found.train.x.clone()
     x[: sum(sizes), 0] = torch.tensor([float(item) for s in sets for item in s])
     _, ((uploads, scale, _),), _ = spied(
@@ -178,7 +189,7 @@ def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(clip_norm):
     )
     squares = {n: (v / scale[n]).square().sum(1) / clip_norm**2 for n, v in uploads.update.items()}
     full = torch.tensor(sizes) >= MOST
-    for name, share in SHARES.items():
+    for name, share in shares.items():
         torch.testing.assert_close(squares[name][full], squares[name][full] * 0 + share)
         assert (squares[name][~full] < share).all()
-    assert sum(SHARES.values()) == pytest.approx(1)
+    assert sum(shares.values()) == pytest.approx(1)

@@ -23,10 +23,14 @@ over the items that the person answered, predicts m + B f for all. The released 
         that each part has a bound; with the number that most people have, nobody counts more than
         others and few count less [ours]
     rank: most factors. The number that noise leaves is often smaller [ours]
+    equal: everybody answers ``answers`` items, each as often as another. Counts then are public
+        and are not sent. Where it is not true the privacy is the same, and the model is worse
+        [ours]
 
-The four parts share one clip and one budget by fixed shares of its square, SHARES: the message has
-length C whatever C is, if it holds as many answers, and ``clip_norm`` changes nothing. The noise of
-every part is known, and the server uses it three times. Counts, pair counts and means are shrunk
+The parts, four or with ``equal`` two, share one clip and one budget by fixed shares of its square,
+SHARES or EQUAL: the message has length C whatever C is, if it holds as many answers, and
+``clip_norm`` changes nothing. The noise of every part is known, and the server uses it three times.
+Counts, pair counts and means are shrunk
 towards what they would be if items did not differ and pairs were independent (empirical Bayes).
 Eigenvalues of the covariance below 2 sd sqrt(p), the largest of noise alone (Wigner's semicircle
 law), are left out, and those above lose what noise adds to them, sqrt(l^2 - 4 sd^2 p) (Gavish,
@@ -65,6 +69,8 @@ ABOUT = About(
 
 SHARES = {"counts": 0.05, "sums": 0.1, "pair_counts": 0.15, "pairs": 0.7}
 """Parts of the square of the clip bound, and so of the budget mu^2."""
+EQUAL = {"sums": 0.1, "pairs": 0.9}
+"""The same where counts are public."""
 REPEATS = 20
 """Number of steps of the principal factor method."""
 MOST_COMMON = 0.9
@@ -156,23 +162,26 @@ def one_release_factors(
     *,
     answers: Annotated[int, Option(least=2)] = 50,
     rank: Annotated[int, Option(least=1)] = 30,
+    equal: bool = False,
 ) -> Method:
     """Return the method."""
+    shares = EQUAL if equal else SHARES
 
     def parts(task: Task) -> Shapes:
         count = items.shape(task, two_classes=True)[0]
         pairs = count * (count - 1) // 2
-        return {"counts": (count,), "sums": (count,), "pair_counts": (pairs,), "pairs": (pairs,)}
+        shapes = {"counts": count, "sums": count, "pair_counts": pairs, "pairs": pairs}
+        return {name: (shapes[name],) for name in shares}
 
     def lengths() -> dict[str, float]:
         """Return the length of each part by its share, at a budget of 1."""
         one, two = math.sqrt(answers), math.sqrt(answers * (answers - 1) / 2)
         longest = {"counts": one, "sums": one, "pair_counts": two, "pairs": two}
-        return {name: longest[name] / math.sqrt(share) for name, share in SHARES.items()}
+        return {name: longest[name] / math.sqrt(share) for name, share in shares.items()}
 
     def init_server(params: Params, task: Task) -> ServerState:
         zero, shapes = params["head.weight"].new_zeros, parts(task)
-        (count,) = shapes["counts"]
+        (count,) = shapes["sums"]
         model = {"means": (count,), "loadings": (count, min(rank, count)), "own": (count,)}
         begun = {name: zero(shape) for name, shape in (shapes | model).items()}
         return ServerState(begun | {"own": torch.ones_like(begun["own"])})
@@ -190,7 +199,8 @@ def one_release_factors(
             "pair_counts": two * answered[first] * answered[second],
             "pairs": two * given[first] * given[second],
         }
-        return Upload(Update(update), {}, one.new_zeros(())), state
+        sent = {name: update[name] for name in shares}
+        return Upload(Update(sent), {}, one.new_zeros(())), state
 
     def scale(params: Params, server: ServerState, task: Task) -> Tree:
         unit = items.unit(task)
@@ -200,9 +210,17 @@ def one_release_factors(
         params: Params, released: Update, server: ServerState, task: Task
     ) -> tuple[Params, ServerState]:
         # After the last round these are the means over the rounds.
-        found = {n: server[n] + released[n] / task.plan.rounds for n in SHARES}
-        deviations = {n: length * items.noise(task.plan) for n, length in lengths().items()}
-        fitted = factors(found, deviations, min(rank, len(found["counts"])))
+        found = {n: server[n] + released[n] / task.plan.rounds for n in shares}
+        deviations = dict.fromkeys(SHARES, 0.0)
+        deviations |= {n: length * items.noise(task.plan) for n, length in lengths().items()}
+        count = len(found["sums"])
+        known = found
+        if equal:
+            rates = answers / count, answers * (answers - 1) / (count * (count - 1))
+            sums = (found["sums"], rates[0]), (found["pairs"], rates[1])
+            counts, pair_counts = (torch.full_like(of, rate) for of, rate in sums)
+            known = found | {"counts": counts, "pair_counts": pair_counts}
+        fitted = factors(known, deviations, min(rank, count))
         model = dict(zip(("means", "loadings", "own"), fitted, strict=True))
         kept = {name: value.to(server[name]) for name, value in model.items()}
         return with_expected(params, model["means"]), ServerState(found | kept)
