@@ -35,6 +35,7 @@ LATER = {
     "dp_fedsam_topk.before_noise": True,
     "fedglp_adp.by_layer": True,
     "dp_fedpgn.smoothing": 0.0,
+    "one_release_factors.equal": False,
     "one_shot_ridge.sums": False,
 }
 """Hyper-parameters, of all methods or of one, that are younger than studies that were run, and the
