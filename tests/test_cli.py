@@ -260,7 +260,7 @@ def test_a_study_that_was_begun_is_accepted_as_it_is(tmp_path, monkeypatch, ran)
         "studies/mine.yaml: written",
         "config.yaml: written",
         "next: pflpipe validate mine",
-        "then: snakemake --cores all results/tables/mine.csv",
+        "then: pflpipe run mine",
     ]
     assert ran("validate").out.startswith("mine: 12 cells, ")
 
@@ -275,7 +275,7 @@ def test_init_prints_commands_that_can_be_typed_where_the_environment_is_not_on_
         *_, check, start = ran("init", f"mine{len(programs.parts)}").out.splitlines()
         shown = ".venv/bin" if tmp_path in programs.parents else programs
         assert check.startswith(f"next: {shown}/pflpipe validate ")
-        assert start.startswith(f"then: {shown}/snakemake --cores all ")
+        assert start.startswith(f"then: {shown}/pflpipe run ")
 
 
 def test_what_a_begun_study_suggests_in_its_comments_is_accepted_too(tmp_path, monkeypatch, ran):

@@ -133,7 +133,7 @@ def test_what_cannot_be_written_is_one_line(tmp_path, digits):
     with pytest.raises(ConfigError, match="--nodes; got 13; expected 1 to 12, the clients"):
         flower.write(study, row.run, 13, *places)
     inputs.plan.unlink()
-    with pytest.raises(DataError, match="got 'no file'; expected a file; snakemake --cores all"):
+    with pytest.raises(DataError, match="got 'no file'; expected a file; pflpipe run"):
         flower.write(study, row.run, 3, *places)
     assert not places[-1].exists()
     study, row, _ = study_of("local_only", digits, tmp_path / "other")

@@ -266,7 +266,7 @@ def _init(arguments: argparse.Namespace) -> list[str]:
     return [
         *(f"{file}: written" for file in files),
         f"next: {_typed('pflpipe')} validate {arguments.study}",
-        f"then: {_typed('snakemake')} --cores all results/tables/{arguments.study}.csv",
+        f"then: {_typed('pflpipe')} run {arguments.study}",
     ]
 
 

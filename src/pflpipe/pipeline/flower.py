@@ -66,7 +66,7 @@ def write(study: Study, run: str, nodes: int, results: Path, data: Path, target:
     partition = results / "partitions" / f"{cell.partition_id}.npz"
     examples = data / f"{cell.data_id}.npz"
     for file in (plan, partition, examples):
-        do = f"snakemake --cores all {results}/runs/{run}"
+        do = f"pflpipe run {study.name}"
         DataError.unless(file.is_file(), f"{file}", "no file", "a file", do)
     DataError.unless(not target.exists(), f"{target}", "something", "no such folder", "move it")
     arrays, split = datasets.load_arrays(examples), Split.load(partition)
