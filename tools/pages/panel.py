@@ -96,19 +96,20 @@ class Panel:
 
     @property
     def numbers(self) -> str:
-        """How many numbers of four bytes a client sends in a round of DP-FedAvg."""
+        """How many numbers of four bytes a client sends in a round of DP-FedAvg; empty without."""
         plain = next((group for group in self.groups if group.label == PLAIN), None)
         if plain is None:
-            return "–"
+            return ""
         drawn = self.people * float(plain.first("sample_rate"))
         return f"{round(float(plain.first('upload_bytes_per_round')) / 4 / drawn):,}"
 
     @property
     def setting(self) -> str:
         """People or dealt clients, rows and numbers in words."""
-        each = f"{self.rows} rows each and messages of {self.numbers} numbers"
+        sent = f" and messages of {self.numbers} numbers" if self.numbers else ""
         natural = "-natural" in str(self.groups[0].first("partition"))
-        return f"{self.people:,} {'people' if natural else 'dealt clients'} with {each}"
+        who = "people" if natural else "dealt clients"
+        return f"{self.people:,} {who} with {self.rows} rows each{sent}"
 
     def of_groups(self, ours: Group, theirs: Group) -> float:
         """Return the variance over people of the difference of personal models (verdicts.py)."""

@@ -108,7 +108,7 @@ def write(docs: Path) -> list[Path]:
 
 def _map(found: Sequence[Panel], first: bool) -> Iterator[str]:
     study = found[0].study
-    sent = f" A message has {found[0].numbers} numbers." if found[0].alone else ""
+    sent = f" A message has {found[0].numbers} numbers." if found[0].numbers else ""
     yield f"{_link(study)}{sent}"
     if first:
         yield f"![{study.name}](results/{study.name}/{gain_map.FIGURE})"
