@@ -48,7 +48,7 @@ def write(root: Path, studies: Iterable[Archive]) -> None:
     """
     known = sorted(studies, key=lambda study: study.name)
     write_text(
-        root / NAME, json.dumps(description(root, known), ensure_ascii=False, indent=1) + "\n"
+        root / NAME, json.dumps(description(root, known), ensure_ascii=False, indent=0) + "\n"
     )
 
 
