@@ -277,8 +277,13 @@ def write(found: Sequence[Panel], folder: Path) -> str:
 
 
 def _measured(ways: Iterable[str]) -> str:
-    """Return where methods were measured, every sentence once."""
-    return " ".join(dict.fromkeys(one for way in ways for one in re.split(r"(?<=\.) (?=M)", way)))
+    """Return where methods were measured: a sentence for each machine."""
+    sentences = dict.fromkeys(one for way in ways for one in re.split(r"(?<=\.) (?=M)", way))
+    machines: dict[str, list[str]] = {}
+    for sentence in sentences:
+        machine, commit, runs = sentence.removesuffix(".").partition(", commit ")
+        machines.setdefault(machine, []).append(f"{commit}{runs}")
+    return " ".join(f"{one}{';'.join(told).replace(';,', ';')}." for one, told in machines.items())
 
 
 def numbered(answers: Iterable[str]) -> str:
