@@ -95,6 +95,15 @@ def shipped(*names: str | Path) -> set[str]:
     return {f"pflpipe/pipeline/shipped/{name}" for name in names}
 
 
+def test_what_the_wheel_has_of_the_repository_is_no_copy():
+    inside = ROOT / "src/pflpipe/pipeline/shipped"
+    files = [file for file in inside.rglob("*") if file.is_symlink() or file.is_file()]
+    assert len(files) >= 6
+    for file in files:
+        assert file.is_symlink(), f"{file}: a copy would be changed alone"
+        assert file.resolve() == (ROOT / file.relative_to(inside)).resolve()
+
+
 def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     kinds = (".py", ".bib", ".json", ".md", ".yaml", ".txt", ".toml", ".typed", ".mplstyle")
