@@ -98,7 +98,7 @@ def test_the_curve_is_that_of_brute_force(multiplier, rate):
     without, with_it = (np.exp(logs) / mass for logs in (here, there))
     with_it = (1 - rate) * without + rate * with_it
     plan = dataclasses.replace(PLAN, noise_multiplier=multiplier, rounds=1, sample_rate=rate)
-    for at in (0.1, 0.5, 1.5):
+    for at in (0.1, 0.5, 1.5, 3.0):
         sides = (without, with_it), (with_it, without)
         exact = max(np.maximum(0, one - math.exp(at) * two).sum() for one, two in sides)
         assert exact <= delta(plan, at)

@@ -306,3 +306,49 @@ def test_a_block_with_numbers_of_other_runs_or_other_code_is_told():
             other = comment.replace(f"{part} ", f"{part} 0")
             assert name not in of_others(text.replace(block, f"{bare}{comment}\n"), part)
             assert name in of_others(text.replace(block, f"{bare}{other}\n"), part)
+
+
+def rows(page: str) -> list[str]:
+    return re.findall(r"^\| .*$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def gap(point: pd.Series) -> str:
+    text = f"{point['gain']:+.1f} ({point['low']:.1f} to {point['high']:.1f})"
+    return text.replace("-", "−")
+
+
+def test_the_page_of_heterogeneity_prints_its_points():
+    points = pd.read_csv(DOCS / "heterogeneity/points.csv").set_index(["alpha", "shifted"])
+    for (alpha, shifted), pair in points.groupby(level=[0, 1]):
+        low, high = (pair[pair["epsilon"] == budget].iloc[0] for budget in (2, 8))
+        cells = [f"{alpha:g}", f"{shifted:g}", f"{high['local_only']:.1f}"]
+        cells.append(f"{high['released']:.1f}")
+        for point in (high, low):
+            name = point["personal"].replace("_", "\\_")
+            cells += [f"{name} {point[point['personal']]:.1f}", gap(point)]
+        assert f"| {' | '.join(cells)} |" in rows("heterogeneity.md")
+    shared = pd.read_csv(DOCS / "heterogeneity/shared_answers.csv")
+    for share, pair in shared.groupby("share"):
+        shown = [
+            ", ".join(f"{value:.1f}" for value in pair[name])
+            for name in ("fedrep", "one_release_factors", "item_effects")
+        ]
+        start = f"| {share:g} | {' | '.join(shown)} |"
+        assert any(row.startswith(start) for row in rows("heterogeneity.md"))
+
+
+def test_the_page_of_privacy_prints_the_accuracies_of_secure_noise():
+    runs = pd.read_csv(DOCS / "secure_noise/runs.csv", keep_default_na=False)
+    runs["budget"] = runs["epsilon_central"].round(3)
+    known = runs.groupby(["study", "budget", "variant"])["personal_own"].agg(["mean", "std"])
+    for study, name in (("secure_noise_spi", "SPI"), ("secure_noise_mnist", "MNIST")):
+        for budget in (0.5, 2, 8):
+            cells = []
+            for variant in ("", "secure noise", "12 bits", "16 bits", "20 bits"):
+                if (study, budget, variant) in known.index:
+                    mean, deviation = known.loc[(study, budget, variant)]
+                    cells.append(f"{mean:.1f} ± {deviation:.1f}")
+                else:
+                    cells.append("refused")
+            start = f"| {name} | 0.5" if budget == 0.5 else f"| | {budget:g}"
+            assert f"{start} | {' | '.join(cells)} |" in rows("privacy.md")

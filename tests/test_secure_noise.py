@@ -127,9 +127,8 @@ def test_no_move_of_a_small_grid_is_told_apart_better_than_the_curve_says(multip
     here, side = mass[:, None] + mass[None, :], len(mass)
     reach = math.isqrt(grid.length)
     steps = itertools.product(range(reach + 1), repeat=2)
-    # By symmetry 0 <= y <= x stands for all; only moves of nearly the longest are the worst.
-    longest = [(x, y) for x, y in steps if y <= x and 0 <= grid.length - x * x - y * y <= 2 * reach]
-    for x, y in longest:
+    # By symmetry 0 <= y <= x stands for all.
+    for x, y in ((x, y) for x, y in steps if y <= x and 0 < x * x + y * y <= grid.length):
         there = np.full_like(here, -np.inf)
         there[x:, y:] = here[: side - x, : side - y]
         for at in (0.2, 1.0, 2.5):

@@ -385,10 +385,8 @@ class Cell:
     @cached_property
     def partition_id(self) -> str:
         """Id of the partition file, the same for all methods, budgets and models of one seed."""
-        partition, words = (
-            json_records.without_defaults(self.partition),
-            _partition_words(self.partition),
-        )
+        partition = json_records.without_defaults(self.partition)
+        words = _partition_words(self.partition)
         parts = {"dataset": self.dataset, "partition": partition, "seed": self.seed}
         return slug([self.dataset, words, f"seed{self.seed}"], parts)
 

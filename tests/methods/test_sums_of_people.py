@@ -15,7 +15,7 @@ from simulations import LINEAR, TABLE, assert_equal, params_after, plan, simulat
 SETTINGS = {
     "dpals": {"answers": 3, "rank": 2},
     "item_effects": {"answers": 3},
-    "one_release_factors": {"answers": 3},
+    "one_release_factors": {"answers": 3, "equal": True},
     "private_prior": {"spread": 0.8, "length": 1.0, "noise": 0.7},
 }
 

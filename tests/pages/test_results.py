@@ -16,6 +16,7 @@ import synthetic
 
 import fake_results
 from pages import archive, one_study, publish, results, wording
+from pages import panel as one_panel
 from pages import shown as shown_on_the_site
 from pages.gains import cost, gains
 from pages.panel import panels
@@ -513,6 +514,22 @@ def test_a_page_begins_with_its_verdict_and_ends_with_how_it_was_made(docs):
     assert text.splitlines()[2].startswith(parts[0])
     assert [text.count(part) for part in parts] == [1] * len(parts)
     assert sorted(parts, key=text.index) == [*parts]
+
+
+def test_a_page_names_a_machine_once_and_no_message_where_there_is_no_dp_fedavg(docs, monkeypatch):
+    about = docs / "results/tiny/about.json"
+    told = read_json(about)
+    ways = [f"Measured on A, torch 2, commit {commit}, 3 s." for commit in ("1a", "2b")]
+    names = sorted(told["measured"])
+    told["measured"] = {name: ways[place % 2] for place, name in enumerate(names)}
+    told["measured"][names[0]] = f"{ways[0]} Measured on B, 4 s."
+    write_json(about, told)
+    monkeypatch.setattr(one_panel, "PLAIN", "nobody")
+    text = tiny(docs).read_text()
+    once = "\nMeasured on A, torch 2, commit 1a, 3 s; commit 2b, 3 s. Measured on B, 4 s.\n"
+    assert text.count("Measured on") == 2
+    assert once in text or once.replace("1a, 3 s; commit 2b", "2b, 3 s; commit 1a") in text
+    assert "12 dealt clients with 8 rows each. All methods" in text
 
 
 def test_what_somebody_wrote_about_a_studys_numbers_stays_below_its_verdict(docs):

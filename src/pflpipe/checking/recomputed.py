@@ -264,7 +264,7 @@ def central(runs: tuple[Noise, ...], delta: float) -> float:
     differ in one client, whose messages are zero in one of them."""
     if not all(run.multiplier for run in runs):
         return math.inf
-    runs = tuple(map(_in_reals, runs))
+    runs = tuple(map(_as_gaussian, runs))
     # Equal rounds count together: a grid for each run would be composed less exactly.
     rounds: collections.Counter[Noise] = collections.Counter()
     for run in runs:
@@ -331,7 +331,7 @@ def of_group(noise: Noise, delta: float, size: int) -> float:
     """Return the epsilon of noisy sums in which ``size`` clients count or are zero together."""
     if size == 1 or not noise.multiplier:
         return central((noise,), delta)
-    noise = _in_reals(noise)
+    noise = _as_gaussian(noise)
     together = noise._replace(multiplier=noise.multiplier / size)
     if noise.mechanism == "laplace":  # all of them count as soon as one is drawn
         return central((together._replace(rate=1 - (1 - noise.rate) ** size),), delta)
@@ -349,7 +349,7 @@ def replace_one(noise: Noise, delta: float) -> float:
         return math.inf
     if noise.mechanism == "laplace":
         return _laplace_replaced(noise, delta)
-    noise = _in_reals(noise)
+    noise = _as_gaussian(noise)
     halved = noise._replace(multiplier=noise.multiplier / 2)
     if noise.mechanism == "skellam":
         return central((halved,), delta)
@@ -360,7 +360,7 @@ def replace_one(noise: Noise, delta: float) -> float:
     return min(bound, float(losses.get_epsilon(delta)))
 
 
-def _in_reals(noise: Noise) -> Noise:
+def _as_gaussian(noise: Noise) -> Noise:
     """Return discrete Gaussian noise as the Gaussian noise of which it is post-processing, and
     other noise as it is."""
     if noise.mechanism != "discrete_gaussian":

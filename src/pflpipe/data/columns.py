@@ -133,10 +133,8 @@ class Layout:
         both = bool(self.features and self.exclude)
         DataError.unless(not both, "features and exclude", expected="one of them")
         taken = self.features or of_features(table, (*own, *self.exclude))
-        fits, got = (
-            bool(len(table) and taken),
-            f"{counted(len(table), 'row')} with {counted(len(taken), 'feature')}",
-        )
+        fits = bool(len(table) and taken)
+        got = f"{counted(len(table), 'row')} with {counted(len(taken), 'feature')}"
         DataError.unless(fits, "the table", got, "a line with the names, then rows")
         rules = self.missing if isinstance(self.missing, Mapping) else {}
         of_dates = [f"{name}.{part}" for name, parts in self.dates.items() for part in parts]

@@ -30,21 +30,21 @@ over the items that the person answered, predicts m + B f for all. The released 
 The parts, four or with ``equal`` two, share one clip and one budget by fixed shares of its square,
 SHARES or EQUAL: the message has length C whatever C is, if it holds as many answers, and
 ``clip_norm`` changes nothing. The noise of every part is known, and the server uses it three times.
-Counts, pair counts and means are shrunk
-towards what they would be if items did not differ and pairs were independent (empirical Bayes).
-Eigenvalues of the covariance below 2 sd sqrt(p), the largest of noise alone (Wigner's semicircle
-law), are left out, and those above lose what noise adds to them, sqrt(l^2 - 4 sd^2 p) (Gavish,
-Donoho, "Optimal Shrinkage of Singular Values", 2017). The diagonal follows from the means, and what
-of it is common to the items is found with the factors, by the principal factor method.
+Counts, pair counts and means are shrunk towards what they would be if items did not differ and
+pairs were independent (empirical Bayes). Eigenvalues of the covariance below 2 sd sqrt(p), the
+largest of noise alone (Wigner's semicircle law), are left out, and those above lose what noise adds
+to them, sqrt(l^2 - 4 sd^2 p) (Gavish, Donoho, "Optimal Shrinkage of Singular Values", 2017). The
+diagonal follows from the means, and what of it is common to the items is found with the factors, by
+the principal factor method.
 
 The method has one round, T = 1 in a study (``training: {rounds: 1}``); with more, the server takes
 the mean of all rounds, which together are worth one at their budget. Messages are long where there
 are many items: at a thousand half a million pairs, too many for the noise. Differences from the
 paper: it releases the second moments of vectors without gaps, and stops at their eigenvectors.
 
-On SPI (study one_release_spi, three of its seeds, nothing tuned) it has 72.1, 74.8, 76.4, 77.8 and
-78.9 % on own test rows at epsilon 0.5, 1, 2, 4 and 8, and as much on those of new people; the
-released model has 68.4 %, item_effects 68.5 % and own_constant 58.8 %.
+On SPI (study one_release_spi, five seeds, nothing tuned) it has 71.9, 74.6, 76.4, 77.7 and 79.0 %
+on own test rows at epsilon 0.5, 1, 2, 4 and 8, and 72.8, 75.2, 76.7, 78.0 and 79.1 % with
+``equal``; the released model has 68.4 %, item_effects 68.4 % and own_constant 58.8 %.
 """
 
 import math
@@ -123,6 +123,18 @@ def factors(found: Tree, deviations: dict[str, float], rank: int) -> tuple[Tenso
     most = MOST_COMMON * whole / loadings.square().sum(1).clamp(min=1e-12)
     loadings = loadings * most.clamp(max=1).sqrt().unsqueeze(1)
     return means, loadings, (whole - loadings.square().sum(1)).clamp(min=LEAST_OWN)
+
+
+def equal_counts(found: Tree, answers: int) -> Tree:
+    """Return the mean counts of items ``[p]`` and pairs of them, if everybody answers as many and
+    each as often as another."""
+    sums, pairs = found["sums"], found["pairs"]
+    count = len(sums)
+    of_pair = answers * (answers - 1) / (count * (count - 1))
+    return {
+        "counts": torch.full_like(sums, answers / count),
+        "pair_counts": torch.full_like(pairs, of_pair),
+    }
 
 
 def own_answers(batches: Batches, task: Task) -> tuple[Tensor, Tensor]:
@@ -213,14 +225,8 @@ def one_release_factors(
         found = {n: server[n] + released[n] / task.plan.rounds for n in shares}
         deviations = dict.fromkeys(SHARES, 0.0)
         deviations |= {n: length * items.noise(task.plan) for n, length in lengths().items()}
-        count = len(found["sums"])
-        known = found
-        if equal:
-            rates = answers / count, answers * (answers - 1) / (count * (count - 1))
-            sums = (found["sums"], rates[0]), (found["pairs"], rates[1])
-            counts, pair_counts = (torch.full_like(of, rate) for of, rate in sums)
-            known = found | {"counts": counts, "pair_counts": pair_counts}
-        fitted = factors(known, deviations, min(rank, count))
+        known = found | (equal_counts(found, answers) if equal else {})
+        fitted = factors(known, deviations, min(rank, len(found["sums"])))
         model = dict(zip(("means", "loadings", "own"), fitted, strict=True))
         kept = {name: value.to(server[name]) for name, value in model.items()}
         return with_expected(params, model["means"]), ServerState(found | kept)

@@ -33,6 +33,7 @@ from pflpipe.study.load import load_study
 from pflpipe.study.study_spec import Study
 
 MOST_BITS = 31
+"""What Flower's secure aggregation carries: it rounds to int32 (secagg.py)."""
 _APP = Path(__file__).with_name("flower_app")
 
 

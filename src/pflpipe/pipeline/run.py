@@ -228,7 +228,7 @@ def _until_decided(wish: Wish, outline: Outline, settings: config.Config) -> Ite
         pace = (now - since) / len(seeds)
         if now - began + pace * (later[0] - len(seeds)) > 60 * wish.minutes:
             spent = duration_text(60 * wish.minutes)
-            yield f"{spent} are over: --minutes {2 * wish.minutes:g} goes on"
+            yield f"the time of {spent} is over: --minutes {2 * wish.minutes:g} goes on"
             break
         _add_seeds(name, later[0])
         outline = load_outline(name)

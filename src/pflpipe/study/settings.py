@@ -143,9 +143,16 @@ def layout(study: Study) -> Layout:
             if entry and entry not in per_method.setdefault(name, []):
                 per_method[name].append(entry)
         facet = {head: condition_text(values[p], p) if p in values else "–" for head, p in named}
-        label, made = f"{name} {' '.join(parts)}".strip(), budget_text(row.cell)
-        text = ", ".join(_equation(path, value) for path, value in choice.items())
-        settings.append(Setting(row.cell.method, label, made, facet, tuple(indices), text))
+        settings.append(
+            Setting(
+                method=row.cell.method,
+                label=f"{name} {' '.join(parts)}".strip(),
+                budget=budget_text(row.cell),
+                facet=facet,
+                indices=tuple(indices),
+                choice=", ".join(_equation(path, value) for path, value in choice.items()),
+            )
+        )
     fixed_texts = {name: ", ".join(parts) for name, parts in per_method.items()}
     return Layout(tuple(settings), shared, fixed_texts)
 
