@@ -138,8 +138,9 @@ class Problems:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``1 row`` or ``3 rows``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return ``1 row`` or ``3 rows``, ``1 study`` or ``3 studies``."""
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def nearest(key: str, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.auditing.claim import Claim
+from pflpipe.errors import counted
 from pflpipe.privacy import mechanisms
 
 LENGTHS = (
@@ -112,7 +113,7 @@ class Recipe:
     draw: int = 0
 
     def __str__(self) -> str:
-        sent = f"{self.length:.3g} C on {self.count} coordinate{'s' * (self.count > 1)}"
+        sent = f"{self.length:.3g} C on {counted(self.count, 'coordinate')}"
         if self.odd:
             sent = f"{sent} with {self.odd}" if self.odd.startswith("one") else self.odd
         others = _WORDS_OF_OTHERS[self.others]

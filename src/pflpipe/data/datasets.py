@@ -49,7 +49,7 @@ from pflpipe.data.checks import (
     example_shape,
 )
 from pflpipe.data.contract import UNKNOWN, Columns, Contract
-from pflpipe.errors import DataError, located, nearest
+from pflpipe.errors import DataError, counted, located, nearest
 from pflpipe.facts.datasets import DATASETS as DATASETS
 from pflpipe.facts.datasets import DatasetInfo
 from pflpipe.files import AGAIN, atomic, canonical_json
@@ -104,7 +104,7 @@ class Arrays:
         users = "" if self.users is None else f" of {len(self.users):,} users"
         classes = f"{self.classes} classes" + ("" if self.declared else " (from the labels)")
         if self.numbers:
-            classes = f"{self.classes} number{'s' * (self.classes > 1)} to predict"
+            classes = f"{counted(self.classes, 'number')} to predict"
         shape = example_shape(self.train_images.shape, self.train_images.dtype)
         if self.train_images.dtype == np.uint8:
             example = "images of {} x {} pixels" + " in {} channels" * (shape[-1] > 1)

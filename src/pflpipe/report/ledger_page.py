@@ -16,6 +16,7 @@ import pandas as pd
 from pflpipe.auditing.cases import of_methods
 from pflpipe.auditing.evidence import WIDEST
 from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.errors import counted
 from pflpipe.facts.departures import DEPARTURES, OF_CALIBRATION, WITHOUT_BOUND
 from pflpipe.files import write_text
 from pflpipe.methods import registry
@@ -110,11 +111,11 @@ def summary(frame: pd.DataFrame, audited: pd.DataFrame) -> Iterator[tuple[str, s
     open_ = frame.loc[frame["claim"] == "none", "method"].nunique()
     yield (
         "compared",
-        f"{_count(frame['method'].nunique(), 'method')} in "
-        f"{_count(frame['study'].nunique(), 'study')}: "
-        f"{_count(len(certified), 'line')} certified, "
+        f"{counted(frame['method'].nunique(), 'method')} in "
+        f"{counted(frame['study'].nunique(), 'study')}: "
+        f"{counted(len(certified), 'line')} certified, "
         f"{f'{len(unreviewed)} unreviewed, ' if unreviewed else ''}{len(nominal)} nominal, "
-        f"{_count(open_, 'method')} without privacy (a line is a method at a budget)",
+        f"{counted(open_, 'method')} without privacy (a line is a method at a budget)",
     )
     if unreviewed:
         code = {str(group.first("unreviewed_code")) for group in unreviewed}
@@ -165,18 +166,13 @@ def _methods(groups: Iterable[Group]) -> str:
     return ", ".join(sorted({group.method for group in groups}))
 
 
-def _count(number: int, word: str) -> str:
-    plural = f"{word[:-1]}ies" if word.endswith("y") else f"{word}s"
-    return f"{number} {word if number == 1 else plural}"
-
-
 def _attacked(audited: pd.DataFrame) -> str:
     releases = audited.drop(columns="method").drop_duplicates(list(AUDIT[1:]))
     parts = []
     for claim in ("certified", "nominal"):
         flags = list(releases["flagged"][releases["claim"] == claim])
         if flags:
-            parts.append(f"of {_count(len(flags), f'{claim} release')} {sum(flags)} refuted")
+            parts.append(f"of {counted(len(flags), f'{claim} release')} {sum(flags)} refuted")
     return "; ".join(parts) or "no release attacked"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from pflpipe import json_records
+from pflpipe.errors import counted
 from pflpipe.report.tidy import existing
 from pflpipe.simulation import checkout
 from pflpipe.simulation.run_record import Program, Record
@@ -34,9 +35,8 @@ def of_cells(study: Study, frame: pd.DataFrame, results: Path) -> dict[str, str]
     for way in dict.fromkeys(ways.values()):
         alike = [run for run in ways if ways[run] == way]
         latest = datetime.fromtimestamp(max(files[run].stat().st_mtime for run in alike), UTC)
-        trained = f"{sum(seconds[run] for run in alike):.0f} s of training in {len(alike)}"
-        noun = "run" if len(alike) == 1 else "runs"
-        sentences[way] = f"{way}, {latest.date()}, {trained} {noun}."
+        trained = f"{sum(seconds[run] for run in alike):.0f} s of training"
+        sentences[way] = f"{way}, {latest.date()}, {trained} in {counted(len(alike), 'run')}."
     return {cell: sentences[ways[run]] for cell, run in runs.items()}
 
 
