@@ -226,8 +226,7 @@ CASES |= {
         ("mine.npz", "train_images", "[60, 4, 4, 4, 1]"),
     ),
     "dtype": Case(
-        own_data(train_images=np.zeros((60, 4, 4), np.int64)),
-        ("mine.npz", "train_images", "int64"),
+        own_data(train_images=np.zeros((60, 4, 4), np.int64)), ("mine.npz", "train_images", "int64")
     ),
     "lengths": Case(
         own_data(train_labels=np.arange(59) % 3), ("mine.npz", "train_labels", "(59,)", "(60,)")

@@ -122,10 +122,7 @@ def _server() -> _Server:
             connection.connect(str(folder / "socket"))
         except OSError:
             (folder / "socket").unlink(missing_ok=True)
-            with (
-                socket.socket(socket.AF_UNIX) as listener,
-                open(folder / "log", "w") as log,
-            ):
+            with socket.socket(socket.AF_UNIX) as listener, open(folder / "log", "w") as log:
                 listener.bind(str(folder / "socket"))
                 listener.listen()
                 number = listener.fileno()

@@ -323,8 +323,7 @@ def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    TABLES["what cannot be tried is one line and exit code 2"],
+    ("text", "words"), TABLES["what cannot be tried is one line and exit code 2"]
 )
 def test_what_cannot_be_tried_is_one_line_and_exit_code_2(text, words, run, tmp_path):
     (tmp_path / "my_release.py").write_text(text)

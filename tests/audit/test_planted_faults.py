@@ -117,8 +117,7 @@ def test_coupled_worlds_catch_a_patched_release(fault, sound):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault",
-    ["noise x 0.97", "noise without C", "half of a tensor's noise repeats the other"],
+    "fault", ["noise x 0.97", "noise without C", "half of a tensor's noise repeats the other"]
 )
 @pytest.mark.parametrize("plan", [DRAWN, LAPLACE], ids=["drawn", "laplace"])
 def test_coupled_worlds_catch_it_under_other_plans_too(fault, plan, sound):

@@ -15,13 +15,7 @@ from pflpipe.learning import architectures
 from pflpipe.methods import appfl as module
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import (
-    NOTHING_LEARNED,
-    plan,
-    simulation,
-    spied,
-    with_states,
-)
+from simulations import NOTHING_LEARNED, plan, simulation, spied, with_states
 
 TABLES = tabled.table("test_appfl")
 
@@ -140,8 +134,7 @@ def test_the_noise_is_that_of_the_plans_mechanism(departures):
 
 
 @pytest.mark.parametrize(
-    ("layers", "message"),
-    TABLES["layers that the model does not have are named"],
+    ("layers", "message"), TABLES["layers that the model does not have are named"]
 )
 def test_layers_that_the_model_does_not_have_are_named(layers, message):
     with pytest.raises(ConfigError, match=message):

@@ -8,15 +8,7 @@ import torch
 import numpy_mlp
 from pflpipe.methods import dp_fedsim as module
 from pflpipe.simulation import rounds
-from simulations import (
-    assert_equal,
-    params_after,
-    plan,
-    quiet,
-    simulation,
-    spied,
-    with_states,
-)
+from simulations import assert_equal, params_after, plan, quiet, simulation, spied, with_states
 
 PAPER = module.ABOUT.paper_departures
 LAYERS = {"fc1": ("fc1.weight", "fc1.bias"), "head": ("head.weight", "head.bias")}

@@ -16,15 +16,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.base import Method, Upload
 from pflpipe.privacy import cohorts
 from pflpipe.simulation import rounds
-from simulations import (
-    assert_equal,
-    params_after,
-    plan,
-    quiet,
-    simulation,
-    spied,
-    with_states,
-)
+from simulations import assert_equal, params_after, plan, quiet, simulation, spied, with_states
 
 BETA, GAMMA, LAMBDA_1, LAMBDA_2, LR, CLIP, SIGMA = 0.5, 0.7, 0.3, 0.4, 0.3, 0.15, 0.6
 PAPER = registry.departures("fedglp_adp", "paper", official_code=False)
@@ -467,12 +459,7 @@ def clipped_by_layer(published):
 def test_without_personal_part_pulls_and_step_it_is_dp_fedavg_clipped_by_layer(
     optimizer, departures
 ):
-    settings = {
-        "backend": "vmap",
-        "optimizer": optimizer,
-        "lr": 0.05,
-        "plan": plan(clip_norm=CLIP),
-    }
+    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05, "plan": plan(clip_norm=CLIP)}
     departed = ("client_clip_weights",) if departures else ()
     reference = simulation("dp_fedavg", departures=departed, **settings)
     reference = dataclasses.replace(reference, method=clipped_by_layer(bool(departures)))

@@ -18,15 +18,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.item_effects import offset
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
-from simulations import (
-    TABLE,
-    assert_equal,
-    personal_models,
-    plan,
-    quiet,
-    simulation,
-    spied,
-)
+from simulations import TABLE, assert_equal, personal_models, plan, quiet, simulation, spied
 
 ITEMS, MOST = 5, 3
 NUMBERS = {"loss": "squared_error"}

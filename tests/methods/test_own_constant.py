@@ -45,8 +45,7 @@ def test_one_logit_is_the_log_odds_of_both_classes():
 def test_of_numbers_it_is_the_mean_of_each():
     draws = torch.Generator().manual_seed(0)
     found = world(
-        lambda y: torch.randn(len(y), 3, generator=draws, dtype=torch.float64),
-        loss="squared_error",
+        lambda y: torch.randn(len(y), 3, generator=draws, dtype=torch.float64), loss="squared_error"
     )
     for client, bias in enumerate(models(found)["head.bias"]):
         torch.testing.assert_close(bias, found.train.y[found.split.train[client]].mean(0))

@@ -74,10 +74,7 @@ def adapted(w, x, y, means, covariance):
 def test_golden_rounds_and_personal_model():
     """The second round is the first with a covariance; client 2 has one row, so its beta is 0."""
     world = learnable(
-        VALUES,
-        plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2),
-        backend="vmap",
-        lr=LR,
+        VALUES, plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2), backend="vmap", lr=LR
     )
     begun, w = numpy_mlp.start(world)
     server = {"means": w["head.weight"], "covariance": np.zeros((4, 4))}

@@ -12,15 +12,7 @@ from pflpipe import cells
 from pflpipe.methods.private_fedrep import batches_of, moment, orthonormalised
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
-from simulations import (
-    assert_equal,
-    params_after,
-    personal_models,
-    plan,
-    quiet,
-    simulation,
-    spied,
-)
+from simulations import assert_equal, params_after, personal_models, plan, quiet, simulation, spied
 
 PENALTY, LR, CLIP, SCALE = 0.05, 4.0, 0.2, 0.5
 LINEAR, U = cells.Model("embedding", (2,), items=5), "embedding.weight"

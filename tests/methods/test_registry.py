@@ -30,8 +30,7 @@ def test_defaults_are_valid_and_complete(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "message"),
-    TABLES["wrong hyperparameters are named with what was expected"],
+    ("name", "values", "message"), TABLES["wrong hyperparameters are named with what was expected"]
 )
 def test_wrong_hyperparameters_are_named_with_what_was_expected(name, values, message):
     with pytest.raises(ConfigError, match=message):
