@@ -171,10 +171,9 @@ def watch(world: Simulation, *, own: bool = False) -> Run:
             asked.append((round, client))
             return super().work(client, round)
 
-    def release(
-        generator: Any, uploads: Any, present: Any, plan: Plan, scale: Tree, departures: Any
-    ) -> Released:
-        released = world.release(generator, uploads, present, plan, scale, departures)
+    def release(generator: Any, uploads: Any, *rest: Any) -> Released:
+        present, _, scale, _ = rest
+        released = world.release(generator, uploads, *rest)
         heard.append((uploads.update, present, scale, released.sum))
         return released
 
@@ -198,7 +197,7 @@ def watch(world: Simulation, *, own: bool = False) -> Run:
             for name, value in tree.items()
         )
         cohort = workers[inputs[1].numpy()]
-        seen.append(_round(cohort, models[-1], after, *inputs, world.plan, own_step))
+        seen.append(_round(cohort, models[-1], after, inputs, world.plan, own_step))
         models[-1] = after
 
     initial = _numpy(begun.params)
@@ -215,18 +214,10 @@ def _public(world: Simulation, progress: Progress) -> Tree:
 
 
 def _round(
-    clients: np.ndarray,
-    before: Tree,
-    after: Tree,
-    update: Tree,
-    present: Any,
-    scale: Tree,
-    released: Tree,
-    plan: Plan,
-    own_step: bool,
+    clients: np.ndarray, before: Tree, after: Tree, heard: Any, plan: Plan, own_step: bool
 ) -> Round:
-    start, end, sums = _numpy(before), _numpy(after), _numpy(released)
-    scales = _numpy(scale)
+    update, present, scale, released = heard
+    start, end, sums, scales = map(_numpy, (before, after, released, scale))
     rows = {name: value[present.numpy()] for name, value in _numpy(update).items()}
     mean = clipped_mean(rows, scales, plan)
     unit = plan.clip_norm * plan.noise_multiplier / (plan.sample_rate * plan.clients / plan.groups)
@@ -306,12 +297,9 @@ def findings(run: Run) -> set[str]:
 
 def other_data(world: Simulation) -> Simulation:
     """Return the same run on other examples of the same number and shape, all of one class."""
-    draw = np.random.default_rng(99)
     x, y = world.train.x, world.train.y
-    return dataclasses.replace(
-        world,
-        train=Examples(torch.from_numpy(draw.normal(2.0, 3.0, x.shape)).to(x), torch.zeros_like(y)),
-    )
+    other = torch.from_numpy(np.random.default_rng(99).normal(2.0, 3.0, x.shape)).to(x)
+    return dataclasses.replace(world, train=Examples(other, torch.zeros_like(y)))
 
 
 def without_rows(world: Simulation, client: int) -> Simulation:
@@ -330,17 +318,16 @@ def spoiled(world: Simulation, client: int) -> Simulation:
 def differences(left: Run, right: Run) -> list[str]:
     """Return what of two runs of one key and seed shows their data: the first model, the cohorts,
     the noise; the last up to rounding, where both send a coordinate."""
-    found = []
-    if left.initial.keys() != right.initial.keys() or not all(
-        np.array_equal(value, right.initial[name]) for name, value in left.initial.items()
-    ):
-        found.append("initial parameters")
-    if [round.clients for round in left.rounds] != [round.clients for round in right.rounds]:
-        found.append("cohorts")
-    gaps = [one.stream - other.stream for one, other in zip(left.rounds, right.rounds, strict=True)]
-    if not all(np.nanmax(np.abs(gap)) < 1e-9 for gap in gaps):
-        found.append("noise")
-    return found
+    one, other = left.initial, right.initial
+    same_start = one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
+    pairs = list(zip(left.rounds, right.rounds, strict=True))
+    gaps = [np.nanmax(np.abs(one.stream - other.stream)) for one, other in pairs]
+    same = {
+        "initial parameters": same_start,
+        "cohorts": all(one.clients == other.clients for one, other in pairs),
+        "noise": all(gap < 1e-9 for gap in gaps),
+    }
+    return [what for what, kept in same.items() if not kept]
 
 
 def strangers(world: Simulation, client: int) -> list[str]:
@@ -392,13 +379,7 @@ def lay_out(place: Path, changed_data: bool = False) -> Path:
 
 
 def final_model(
-    place: Path,
-    method: str = "dp_fedavg",
-    *,
-    seed: int = 0,
-    lr: float = 0.1,
-    noise: float = 1000.0,
-    clip_norm: float = 0.5,
+    place: Path, method: str = "dp_fedavg", *, seed: int = 0, lr: float = 0.1, noise: float = 1000.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Train one round as a job does. Return the model of ``state.pt``, flat, in units of the plan's
     noise, and the standard noise of the cell's key.
@@ -406,7 +387,7 @@ def final_model(
     At a noise multiplier of 1000 the first model and the clients' part are a thousandth of it: what
     is left is noise.
     """
-    kind = mechanism_of(method)
+    kind, clip_norm = mechanism_of(method), 0.5
     cell = cells.Cell(
         "digits",
         DIGITS,

@@ -94,10 +94,9 @@ def simulation(
     own = [np.arange(client, 12, 1 + client % 3) for client in range(len(sizes))]
     validation = [sum(sizes) + 3 * client + np.arange(client % 4) for client in range(len(sizes))]
     split = Split(train=train, validation=validation, test=own, common=np.arange(12))
+    values = registry.check_hyperparameters(method, hyperparameters or {})
     return Simulation(
-        method=registry.info(method).factory(
-            **registry.check_hyperparameters(method, hyperparameters or {})
-        ),
+        method=registry.info(method).factory(**values),
         network=networks.build(model or cells.Model("mlp", (4,)), shape, classes),
         plan=plan,
         training=cells.Training(**({"optimizer": "sgd"} | settings | training)),
@@ -165,10 +164,8 @@ def taking_turns(params: Tree, task: Task) -> list[Objective]:
     def pulled(tree: Tree, batch: Batch) -> Tensor:
         return task.loss(tree, batch) + 0.1 * trees.norm(trees.sub(tree, params))
 
-    return [
-        Objective(pulled, mask),
-        Objective(task.loss, {name: ~value for name, value in mask.items()}),
-    ]
+    others = {name: ~value for name, value in mask.items()}
+    return [Objective(pulled, mask), Objective(task.loss, others)]
 
 
 def hooked(world: Simulation, **hooks: Any) -> Simulation:
@@ -191,11 +188,8 @@ def ends_of_other_data(world: Simulation, around: Callable[[Any], Any] = lambda 
     """Return the ends of two runs whose clients hold other data, when no release has any of it; the
     diagnostics of the releases do. ``around`` wraps the release."""
 
-    def blind(
-        generator: Any, uploads: Uploads, present: Any, plan: Plan, scale: Tree, departures: Any
-    ) -> Released:
+    def blind(generator: Any, uploads: Uploads, *rest: Any) -> Released:
         zeros = {name: torch.zeros_like(value) for name, value in uploads.update.items()}
-        rest = (present, plan, scale, departures)
         noise = release(generator, Uploads(zeros, uploads.extras), *rest)
         seen = release(np.random.default_rng(0), uploads, *rest)
         return dataclasses.replace(seen, sum=noise.sum)
@@ -213,34 +207,26 @@ def assert_equal(left: Tree, right: Tree, tolerance: float = 1e-13) -> None:
         torch.testing.assert_close(left[name], right[name], rtol=tolerance, atol=tolerance)
 
 
-def personal_models(world: Simulation, progress: Progress) -> Tree:
-    """Return all clients' personal models, stacked ``[M, ...]``, as evaluation makes them after
-    ``progress``."""
+def of_everybody(world: Simulation, progress: Progress, hook: Callable[..., Any]) -> Any:
+    """Return what a hook ``(params, server, state, batches, task)`` returns for all clients after
+    ``progress``, stacked ``[M, ...]``."""
 
-    def hook(state: Tree, batches: Any, others: Any) -> Tree:
-        return world.method.personalize(
-            progress.params, progress.server, state, batches, world.task
-        )
+    def of_one(state: Tree, batches: Any, others: Any) -> Any:
+        return hook(progress.params, progress.server, state, batches, world.task)
 
     everyone = range(world.plan.clients)
-    return world.run_clients(
-        hook, progress.states, everyone, [world.work(client, progress.round) for client in everyone]
-    )
+    work = [world.work(client, progress.round) for client in everyone]
+    return world.run_clients(of_one, progress.states, everyone, work)
+
+
+def personal_models(world: Simulation, progress: Progress) -> Tree:
+    """Return all clients' personal models, stacked, as evaluation makes them."""
+    return of_everybody(world, progress, world.method.personalize)
 
 
 def next_states(world: Simulation, progress: Progress) -> Tree:
-    """Return all clients' states, stacked ``[M, ...]``, as one more round of local work would leave
-    them."""
-
-    def hook(state: Tree, batches: Any, others: Any) -> Tree:
-        return world.method.local_update(
-            progress.params, progress.server, state, batches, world.task
-        )[1]
-
-    everyone = range(world.plan.clients)
-    return world.run_clients(
-        hook, progress.states, everyone, [world.work(client, progress.round) for client in everyone]
-    )
+    """Return all clients' states, stacked, as one more round of local work would leave them."""
+    return of_everybody(world, progress, lambda *given: world.method.local_update(*given)[1])
 
 
 def spied(
@@ -260,16 +246,14 @@ def spied(
     begun = begun or rounds.start(world)
     states = [(begun.params, begun.states)]
 
-    def spy(
-        generator: Any, uploads: Uploads, present: Any, plan: Plan, scale: Tree, departures: Any
-    ) -> Released:
-        seen.append(
-            (uploads, scale, world.release(generator, uploads, present, plan, scale, departures))
-        )
-        return seen[-1][2]
+    def spy(generator: Any, uploads: Uploads, *rest: Any) -> Released:
+        _, _, scale, _ = rest
+        released = world.release(generator, uploads, *rest)
+        seen.append((uploads, scale, released))
+        return released
 
-    listening = dataclasses.replace(world, release=spy)
-    done = rounds.run(
-        listening, begun, lambda progress: states.append((progress.params, progress.states))
-    )
+    def listen(progress: Progress) -> None:
+        states.append((progress.params, progress.states))
+
+    done = rounds.run(dataclasses.replace(world, release=spy), begun, listen)
     return done, seen, states

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.privacy.clipping import clip
@@ -85,11 +84,10 @@ def play(world: Simulation, heard: Sequence[Heard] = ()) -> World:
     found: list[Heard] = []
     tasks = []
 
-    def release(
-        generator: Any, uploads: Uploads, present: Tensor, plan: Plan, scale: Tree, departures: Any
-    ) -> Released:
+    def release(generator: Any, uploads: Uploads, *rest: Any) -> Released:
+        _, plan, scale, _ = rest
         noise = str(generator.bit_generator.state)
-        released = world.release(generator, uploads, present, plan, scale, departures)
+        released = world.release(generator, uploads, *rest)
         drawn = rounds.cohort(world, begun.round).nonzero()[0].tolist() or [0]
         found.append(Heard(drawn, uploads, plan, scale, noise, released))
         if heard:
@@ -142,14 +140,12 @@ def movement(one: World, other: World, client: int) -> tuple[float, float]:
     worst = [0.0, 0.0]
     for a, b in zip(one.heard, other.heard, strict=True):
         assert a.plan.clip_norm is not None
-        clipped = [
-            clip(at.uploads.update, a.plan.clip_norm, at.scale, a.plan.norm)[0] for at in (a, b)
-        ]
-        gaps = {
-            name: (value.double() - clipped[1][name].double())
-            / (a.scale[name].double() if name in a.scale else 1.0)
-            for name, value in clipped[0].items()
-        }
+        rule = a.plan
+        clipped = [clip(at.uploads.update, rule.clip_norm, at.scale, rule.norm)[0] for at in (a, b)]
+        gaps = {}
+        for name, value in clipped[0].items():
+            unit = a.scale[name].double() if name in a.scale else 1.0
+            gaps[name] = (value.double() - clipped[1][name].double()) / unit
         others = torch.tensor([drawn != client for drawn in a.clients])
         for place, rows in enumerate((others, ...)):
             moved = {name: gap[rows].sum(0) for name, gap in gaps.items()}

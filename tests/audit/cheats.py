@@ -67,9 +67,15 @@ def to_bound(bound_of: Callable[[Any], float]) -> Callable[[Any], Any]:
     return lambda rows: scaled(rows, lengths(rows), bound_of(lengths(rows)))
 
 
+def to_sum(change: Callable[[Any, Any], Any]) -> Any:
+    """Return the release of the sum of clipped messages, with what a slip calls noise."""
+    return lambda messages, weights, rng: change(clipped(messages).sum(axis=0), rng)
+
+
 ONE_SIDED, NORMS, PARTS = "one-sided clips", "wrong norms", "norms of parts"
 BOUNDS, GRIDS = "bounds that follow the round", "grids before the noise"
-ODD = "numbers that are not finite"
+ODD, NOISE = "numbers that are not finite", "too little noise"
+REUSED, WHEN = "noise that is no noise", "noise or clip under a condition"
 OF_ROWS = {
     ONE_SIDED: {
         "no_upper_bound": lambda rows: np.maximum(rows, -C / np.sqrt(rows.shape[1])),
@@ -107,8 +113,36 @@ OF_ROWS = {
     },
     ODD: {"norm_of_whole_numbers": lambda rows: scaled(rows, lengths(rows.astype(int)))},
 }
-for kind, changes in OF_ROWS.items():
-    CHEATS[kind] = {name: (of_rows_alone(change), CLAIM) for name, change in changes.items()}
+OF_SUMS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
+    NOISE: {
+        "nine_tenths": lambda total, rng: total + noise(rng, len(total), 0.9),
+        "a_thirtieth_too_little": lambda total, rng: total + noise(rng, len(total), 0.97),
+        "spread_over_the_numbers": lambda total, rng: total + noise(rng, len(total)) / np.sqrt(10),
+        "one_number_for_all": lambda total, rng: total + noise(rng, 1),
+        "none_on_the_last": lambda total, rng: total + np.append(noise(rng, len(total))[:-1], 0),
+        "bounded": lambda total, rng: total + np.clip(noise(rng, len(total)), -1.5 * C, 1.5 * C),
+    },
+    REUSED: {
+        "of_a_fixed_seed": lambda total, rng: mean_of(total, np.random.default_rng(0)),
+        "of_the_data": lambda total, rng: mean_of(
+            total, np.random.default_rng(int(abs(total).sum() * 1e6))
+        ),
+        "of_sixteen_seeds": lambda total, rng: mean_of(
+            total, np.random.default_rng(rng.integers(16))
+        ),
+        "mirrored": lambda total, rng: total + np.kron([1, -1], noise(rng, len(total) // 2)),
+    },
+    WHEN: {
+        "skipped_for_an_empty_sum": lambda total, rng: total + noise(rng, len(total)) * total.any(),
+        "only_where_somebody_sends": lambda total, rng: np.where(
+            total != 0, total + noise(rng, len(total)), 0
+        ),
+    },
+}
+for kind, of_rows in OF_ROWS.items():
+    CHEATS[kind] = {name: (of_rows_alone(slip), CLAIM) for name, slip in of_rows.items()}
+for kind, of_sum in OF_SUMS.items():
+    CHEATS[kind] = {name: (to_sum(slip), CLAIM) for name, slip in of_sum.items()}
 
 
 @cheat(ONE_SIDED)
@@ -125,19 +159,15 @@ def each_of_four_layers(messages, weights, rng):
 
 @cheat(BOUNDS)
 def median_norm(messages, weights, rng):
-    rows = finite(messages)
-    norms = np.linalg.norm(rows, axis=1)
-    bound = max(float(np.median(norms)), 1e-6)
-    return mean_of(scaled(rows, norms, bound).sum(axis=0) / bound * C, rng)
+    bound = max(float(np.median(lengths(finite(messages)))), 1e-6)
+    return mean_of(clipped(messages, bound).sum(axis=0) / bound * C, rng)
 
 
 @cheat(BOUNDS)
 def ninth_decile_and_its_noise(messages, weights, rng):
     """The noise follows the bound as well, which one client moves."""
-    rows = finite(messages)
-    norms = np.linalg.norm(rows, axis=1)
-    bound = float(np.quantile(norms, 0.9))
-    return scaled(rows, norms, bound).sum(axis=0) + noise(rng, rows.shape[1], bound)
+    bound = float(np.quantile(lengths(finite(messages)), 0.9))
+    return clipped(messages, bound).sum(axis=0) + noise(rng, messages.shape[1], bound)
 
 
 COUNTS = "counts and divisors"
@@ -163,64 +193,13 @@ def mean_of_those_that_send(messages, weights, rng):
 
 @cheat(COUNTS)
 def counts_of_clipped(messages, weights, rng):
-    rows = finite(messages)
-    total = clipped(messages).sum(axis=0) + noise(rng, rows.shape[1])
-    return np.append(total, (np.linalg.norm(rows, axis=1) > C).sum())
+    total = clipped(messages).sum(axis=0) + noise(rng, messages.shape[1])
+    return np.append(total, (lengths(finite(messages)) > C).sum())
 
 
 @cheat(COUNTS)
 def noise_for_the_largest_cohort(messages, weights, rng):
     return clipped(messages).mean(axis=0) + noise(rng, messages.shape[1]) / 100
-
-
-NOISE = "too little noise"
-
-
-@cheat(NOISE)
-def nine_tenths(messages, weights, rng):
-    return clipped(messages).sum(axis=0) + noise(rng, messages.shape[1], 0.9)
-
-
-@cheat(NOISE)
-def none_on_the_last(messages, weights, rng):
-    drawn = noise(rng, messages.shape[1])
-    drawn[-1] = 0
-    return clipped(messages).sum(axis=0) + drawn
-
-
-@cheat(NOISE)
-def spread_over_the_numbers(messages, weights, rng):
-    return clipped(messages).sum(axis=0) + noise(rng, messages.shape[1]) / np.sqrt(10)
-
-
-@cheat(NOISE)
-def one_number_for_all(messages, weights, rng):
-    return clipped(messages).sum(axis=0) + noise(rng, 1)
-
-
-@cheat(NOISE)
-def bounded(messages, weights, rng):
-    drawn = np.clip(rng.normal(0, C, messages.shape[1]), -1.5 * C, 1.5 * C)
-    return clipped(messages).sum(axis=0) + drawn
-
-
-REUSED = "noise that is no noise"
-
-
-@cheat(REUSED)
-def of_a_fixed_seed(messages, weights, rng):
-    return mean_of(clipped(messages).sum(axis=0), np.random.default_rng(0))
-
-
-@cheat(REUSED)
-def of_the_data(messages, weights, rng):
-    total = clipped(messages).sum(axis=0)
-    return mean_of(total, np.random.default_rng(int(abs(total).sum() * 1e6)))
-
-
-@cheat(REUSED)
-def of_sixteen_seeds(messages, weights, rng):
-    return mean_of(clipped(messages).sum(axis=0), np.random.default_rng(rng.integers(16)))
 
 
 @cheat(REUSED, **RUNS)
@@ -230,12 +209,6 @@ class EqualInAllRounds:
 
     def step(self, messages, weights, rng):
         return clipped(messages).sum(axis=0) + self.noise
-
-
-@cheat(REUSED)
-def mirrored(messages, weights, rng):
-    half = noise(rng, messages.shape[1] // 2)
-    return clipped(messages).sum(axis=0) + np.concatenate([half, -half])
 
 
 WEIGHTS = "weights"
@@ -254,8 +227,7 @@ def of_rows_over_their_mean(messages, weights, rng):
 
 @cheat(WEIGHTS)
 def of_norms(messages, weights, rng):
-    rows = finite(messages)
-    norms = np.linalg.norm(rows, axis=1)
+    norms = lengths(finite(messages))
     return mean_of(10 * norms / max(norms.sum(), 1e-12) @ clipped(messages), rng)
 
 
@@ -293,15 +265,13 @@ def differences_of_neighbours(messages, weights, rng):
 
 @cheat(ORDER)
 def farthest_twice(messages, weights, rng):
-    rows = finite(messages)
-    clip = clipped(messages)
-    return mean_of(clip.sum(axis=0) + clip[np.linalg.norm(rows, axis=1).argmax()], rng)
+    clip, farthest = clipped(messages), lengths(finite(messages)).argmax()
+    return mean_of(clip.sum(axis=0) + clip[farthest], rng)
 
 
 @cheat(ODD)
 def nan_stays(messages, weights, rng):
-    norms = np.linalg.norm(messages, axis=1)
-    return mean_of(scaled(messages.astype(float), norms).sum(axis=0), rng)
+    return mean_of(scaled(messages.astype(float), lengths(messages)).sum(axis=0), rng)
 
 
 @cheat(ODD)
@@ -322,9 +292,8 @@ def squares_overflow(messages, weights, rng):
 
 @cheat(ODD)
 def a_broken_round_is_not_noised(messages, weights, rng):
-    rows = clipped(messages)
-    broken = not np.isfinite(messages).all()
-    return rows.sum(axis=0) + noise(rng, rows.shape[1]) * (not broken)
+    drawn = noise(rng, messages.shape[1])
+    return clipped(messages).sum(axis=0) + drawn * np.isfinite(messages).all()
 
 
 STATE = "state"
@@ -348,8 +317,7 @@ class Residual:
         self.left = np.zeros(dimension)
 
     def step(self, messages, weights, rng):
-        rows = finite(messages)
-        total = rows.sum(axis=0) + self.left
+        total = finite(messages).sum(axis=0) + self.left
         sent = clipped(total[None])[0]
         self.left = total - sent
         return sent + noise(rng, len(sent))
@@ -372,51 +340,26 @@ class BoundOfTheLastRound:
         self.bound = C
 
     def step(self, messages, weights, rng):
-        rows = finite(messages)
-        norms = np.linalg.norm(rows, axis=1)
-        total = scaled(rows, norms, self.bound).sum(axis=0)
-        self.bound = float(norms.max())
+        total = clipped(messages, self.bound).sum(axis=0)
+        self.bound = float(lengths(finite(messages)).max())
         return total + noise(rng, len(total))
-
-
-@cheat(NOISE)
-def a_thirtieth_too_little(messages, weights, rng):
-    return clipped(messages).sum(axis=0) + noise(rng, messages.shape[1], 0.97)
 
 
 @cheat(NOISE)
 def of_the_longest_message(messages, weights, rng):
     rows = clipped(messages)
-    longest = np.linalg.norm(rows, axis=1).max()
-    return rows.sum(axis=0) + noise(rng, rows.shape[1], longest)
+    return rows.sum(axis=0) + noise(rng, rows.shape[1], lengths(rows).max())
 
 
 @cheat(NOISE)
 def a_private_mask_after_it(messages, weights, rng):
-    total = clipped(messages).sum(axis=0)
-    return mean_of(total, rng) * (messages != 0).any(axis=0)
-
-
-WHEN = "noise or clip under a condition"
-
-
-@cheat(WHEN)
-def skipped_for_an_empty_sum(messages, weights, rng):
-    total = clipped(messages).sum(axis=0)
-    return total + noise(rng, len(total)) * total.any()
-
-
-@cheat(WHEN)
-def only_where_somebody_sends(messages, weights, rng):
-    total = clipped(messages).sum(axis=0)
-    return np.where(total != 0, total + noise(rng, len(total)), 0)
+    return mean_of(clipped(messages).sum(axis=0), rng) * (messages != 0).any(axis=0)
 
 
 @cheat(WHEN)
 def clip_only_if_the_mean_is_long(messages, weights, rng):
-    rows = finite(messages)
-    mean = rows.mean(axis=0)
-    return mean_of(len(rows) * scaled(mean[None], np.linalg.norm(mean)[None])[0], rng)
+    mean = finite(messages).mean(axis=0, keepdims=True)
+    return mean_of(len(messages) * scaled(mean, lengths(mean))[0], rng)
 
 
 @cheat(WHEN)

@@ -1,6 +1,6 @@
 """A study on a cluster where everything happens that happens on clusters: it is completed."""
 
-import itertools
+import contextlib
 import os
 import random
 import re
@@ -57,25 +57,29 @@ PriorityCalcPeriod=1
 {PARTITION}"""
 
 
+@contextlib.contextmanager
+def started(
+    factory: pytest.TempPathFactory, settings: str = PARTITION, *, database=False, **shape: int
+) -> Iterator[Slurm]:
+    if why := missing(database=database):
+        pytest.skip(why)
+    slurm = Slurm(factory.mktemp("slurm"), database=database, **shape)
+    slurm.start(settings)
+    yield slurm
+    slurm.stop()
+
+
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    if why := missing():
-        pytest.skip(why)
-    node = Slurm(tmp_path_factory.mktemp("slurm"))
-    node.start()
-    yield node
-    node.stop()
+    with started(tmp_path_factory) as node:
+        yield node
 
 
 @pytest.fixture
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Three nodes, which are given up after twenty seconds of silence, and preempt jobs."""
-    if why := missing():
-        pytest.skip(why)
-    three = Slurm(tmp_path_factory.mktemp("slurm"), 3)
-    three.start(f"SlurmdTimeout=20\n{PREEMPTION}")
-    yield three
-    three.stop()
+    with started(tmp_path_factory, f"SlurmdTimeout=20\n{PREEMPTION}", nodes=3) as three:
+        yield three
 
 
 @pytest.fixture
@@ -85,15 +89,12 @@ def accounts(
     """Two cores and a database of jobs. Two accounts have equal shares of them, which SLURM
     computes once a minute; for so many seconds, five minutes when left out, its controller knows
     jobs that have ended."""
-    if why := missing(database=True):
-        pytest.skip(why)
-    two = Slurm(tmp_path_factory.mktemp("slurm"), cpus=2, database=True)
-    two.start(f"{FAIR_SHARE}MinJobAge={getattr(request, 'param', 300)}\n")
-    for name in ("lab", "others"):
-        two.answer("sacctmgr", "--immediate", "add", "account", name)
-        two.answer("sacctmgr", "--immediate", "add", "user", "root", f"account={name}")
-    yield two
-    two.stop()
+    settings = f"{FAIR_SHARE}MinJobAge={getattr(request, 'param', 300)}\n"
+    with started(tmp_path_factory, settings, database=True, cpus=2) as two:
+        for name in ("lab", "others"):
+            two.answer("sacctmgr", "--immediate", "add", "account", name)
+            two.answer("sacctmgr", "--immediate", "add", "user", "root", f"account={name}")
+        yield two
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +112,12 @@ class Folder:
     """A copy of the repository with a study of so many runs, of which each does as it is told.
 
     The method of all is in ``studies/paced.py``, but that of the run ``other`` is in
-    ``studies/other.py``.
+    ``studies/other.py``. A round of each takes so many ``seconds``.
     """
 
-    def __init__(self, path: Path, numbers: int, other: int | None = None) -> None:
+    def __init__(
+        self, path: Path, numbers: int, other: int | None = None, seconds: float = 0
+    ) -> None:
         self.path = path
         write_project(path)
         fake_audits.write(path / "results/audits")
@@ -124,13 +127,8 @@ class Folder:
             name = "other" if number == other else "paced"
             file = path / f"studies/{name}.py"
             file.write_text(method.replace("def paced(", f"def {name}("))
-            lines.append(
-                {
-                    "name": f"{file.name}:{name}",
-                    "variant": f"number {number}",
-                    "hyperparameters": {"number": number},
-                }
-            )
+            line = {"name": f"{file.name}:{name}", "variant": f"number {number}"}
+            lines.append(line | {"hyperparameters": {"number": number}})
         training = {**STUDY["training"], "rounds": ROUNDS}
         self.study = path / "studies/tiny.yaml"
         malformed.write(self.study, {**STUDY, "training": training, "methods": lines})
@@ -139,17 +137,20 @@ class Folder:
         os.chdir(path)
         self.cells = load_study("tiny").cells
         self.ids = [registry.run_id(cell) for cell in self.cells]
+        self.tell(seconds=seconds)
 
     def tell(self, *numbers: int, **values: float) -> None:
-        """Say how many ``seconds`` a round of these runs takes, or how many ``megabytes``."""
-        for number, (name, value) in itertools.product(numbers, values.items()):
-            (self.path / f"paced/{name}{number}").write_text(str(value))
+        """Say how many ``seconds`` a round of these runs takes, all by default, or how many
+        ``megabytes``."""
+        for number in numbers or range(len(self.ids)):
+            for name, value in values.items():
+                (self.path / f"paced/{name}{number}").write_text(str(value))
 
     def run(self, number: int) -> Path:
         return self.path / "results/runs" / self.ids[number]
 
-    def has_ended(self, number: int) -> bool:
-        return (self.run(number) / "run.json").exists()
+    def have_ended(self, *numbers: int) -> bool:
+        return all((self.run(number) / "run.json").exists() for number in numbers)
 
     def gpus(self) -> list[str]:
         """Return which GPUs the runs were given that have done a round."""
@@ -159,8 +160,15 @@ class Folder:
         for file in (self.path / "paced").glob("gpus*"):
             file.unlink()
 
-    def has_checkpoint(self, number: int) -> bool:
-        return (self.path / f"results/checkpoints/{self.ids[number]}.pt").exists()
+    def checkpoint(self, number: int) -> Path:
+        return self.path / f"results/checkpoints/{self.ids[number]}.pt"
+
+    def have_checkpoints(self, *numbers: int) -> bool:
+        """Return whether these runs have a checkpoint, all by default."""
+        return all(self.checkpoint(n).exists() for n in numbers or range(len(self.ids)))
+
+    def two_have_checkpoints(self) -> bool:
+        return sum(self.checkpoint(number).exists() for number in range(len(self.ids))) == 2
 
     def resumed(self, number: int) -> int:
         """Return the round after which the present attempt goes on, 0 as long as it does not."""
@@ -170,8 +178,7 @@ class Folder:
 
     def checkpoint_round(self, number: int) -> int:
         """Return the last round of a run's checkpoint."""
-        file = self.path / f"results/checkpoints/{self.ids[number]}.pt"
-        return torch.load(file, weights_only=True)["progress"]["round"]
+        return torch.load(self.checkpoint(number), weights_only=True)["progress"]["round"]
 
     def told(self, number: int) -> str:
         """Return what SLURM kept of a run's attempts that failed."""
@@ -185,26 +192,14 @@ class Folder:
 
     def undisturbed(self, number: int) -> bytes:
         """Return what a run computes here, in one go."""
-        cell, base = self.cells[number], "undisturbed"
+        cell, base = self.cells[number], self.path / "undisturbed"
         self.tell(number, seconds=0, megabytes=0)
-        (plan,), (partition,), (data,) = (
-            each(pattern, [cell])
-            for pattern in (
-                "results/plans/{plan}.json",
-                "results/partitions/{partition}.npz",
-                "data/{dataset}.npz",
-            )
-        )
-        runs.train(
-            cell,
-            runs.Inputs(Path(plan), Path(partition), Path(data)),
-            self.path / base / self.ids[number],
-            self.path / base / "checkpoints",
-            device="cpu",
-            backend="auto",
-            checkpoint_seconds=1e9,
-        )
-        return self.bits(number, base)
+        places = ("plans/{plan}.json", "partitions/{partition}.npz")
+        patterns = (*(f"results/{place}" for place in places), "data/{dataset}.npz")
+        inputs = runs.Inputs(*(Path(*each(pattern, [cell])) for pattern in patterns))
+        settings = {"device": "cpu", "backend": "auto", "checkpoint_seconds": 1e9}
+        runs.train(cell, inputs, base / self.ids[number], base / "checkpoints", **settings)
+        return self.bits(number, base.name)
 
     def same_bits(self) -> None:
         """Check that every run computed what it does undisturbed."""
@@ -223,7 +218,8 @@ class Snakemake:
         targets: Sequence[str] = (TABLE,),
         **more: str,
     ) -> None:
-        self.cluster, self.output = cluster, folder.path / "snakemake.out"
+        self.cluster, self.folder = cluster, folder
+        self.output = folder.path / "snakemake.out"
         # What a shell starts in its background ignores Ctrl-C, and hands that down.
         command = ["env", "--default-signal=INT", f"--chdir={folder.path}", sys.executable]
         command += ["-c", SNAKEMAKE, "--profile", "profiles/slurm", *PATIENCE]
@@ -249,6 +245,11 @@ class Snakemake:
         until(lambda: self.process.poll() is not None, self.said)
         return self.process.returncode
 
+    def ends_well(self) -> None:
+        """Let all runs go on at once, and check that the command ends with 0."""
+        self.folder.tell(seconds=0)
+        assert self.end() == 0, self.said()
+
     def interrupt(self) -> None:
         """Press Ctrl-C."""
         pid = self.process.pid
@@ -258,9 +259,7 @@ class Snakemake:
 
 def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
     slow, large, cancelled = range(3)
-    folder = Folder(tmp_path / "project", 3, other=cancelled)
-    folder.tell(slow, seconds=4)
-    folder.tell(cancelled, seconds=4)
+    folder = Folder(tmp_path / "project", 3, other=cancelled, seconds=4)
     # What train asks for at first, for longer than SLURM takes to look at it.
     folder.tell(large, seconds=1, megabytes=2000)
     command = Snakemake(cluster, folder)
@@ -268,7 +267,7 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
     # A job's time runs out. Another is cancelled and its code edited, so that the next attempt is
     # not what was planned. Nor is what all of them need, but that is not for a job to make again
     # (snakemake#3234).
-    command.until(lambda: folder.has_checkpoint(slow) and folder.has_checkpoint(cancelled))
+    command.until(lambda: folder.have_checkpoints(slow, cancelled))
     cluster.let_time_run_out(folder.ids[slow])
     (partition,) = folder.path.glob("results/partitions/*.npz")
     made = partition.stat().st_mtime_ns
@@ -286,7 +285,7 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
 
     # The second attempt of the slow run loses its node, where nothing else runs or is to run: both
     # others have ended, and the scores of the method of one of them are there.
-    command.until(lambda: folder.has_ended(large) and folder.has_ended(cancelled))
+    command.until(lambda: folder.have_ended(large, cancelled))
     command.until((folder.path / "results/scores/tiny/other.csv").exists)
     command.until(lambda: folder.resumed(slow))
     command.until(lambda: len(cluster.jobs()) == 1)
@@ -294,8 +293,7 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
     command.until(lambda: folder.checkpoint_round(slow) > first)
     cluster.lose_node(*cluster.nodes)
     command.until(lambda: folder.resumed(slow) > first)
-    folder.tell(slow, seconds=0)
-    assert command.end() == 0, command.said()
+    command.ends_well()
 
     assert partition.stat().st_mtime_ns == made
     assert cluster.history(folder.ids[slow]) == ["TIMEOUT", "COMPLETED"]
@@ -307,23 +305,20 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
     same = "tried again, resumed, the same bits"
     for fault in ("cancelled", "over its memory", "over its time", "on a node that is lost"):
         record(f"SLURM: job {fault}", same)
-    record(
-        "SLURM: the code is edited while jobs run",
-        "what it concerns stops with one line, other jobs go on",
-    )
+    stops = "what it concerns stops with one line, other jobs go on"
+    record("SLURM: the code is edited while jobs run", stops)
 
 
 @pytest.mark.night
 def test_ctrl_c_leaves_no_job_short_runs_share_one_and_a_controller_may_be_away(
     cluster, tmp_path, long
 ):
-    folder = Folder(tmp_path / "project", 3)
-    folder.tell(*range(3), seconds=4)
+    folder = Folder(tmp_path / "project", 3, seconds=4)
     words = ("--set-resources", "train:gpu=1", "train:runtime=5")
     targets = [f"results/runs/{id}" for id in folder.ids]
     command = Snakemake(cluster, folder, *words, targets=targets)
     # A file of a GPU may be there before its text.
-    command.until(lambda: sum(map(folder.has_checkpoint, range(3))) == 2 and all(folder.gpus()))
+    command.until(lambda: folder.two_have_checkpoints() and all(folder.gpus()))
     assert sorted(folder.gpus()) == ["0", "1"], "the third waits for one"
     assert len(cluster.jobs()) == 3
     command.interrupt()
@@ -349,27 +344,23 @@ def test_ctrl_c_leaves_no_job_short_runs_share_one_and_a_controller_may_be_away(
 
     command.until(asked_in_vain)
     cluster.start_controller()
-    folder.tell(*range(3), seconds=0)
-    assert command.end() == 0, command.said()
+    command.ends_well()
     assert cluster.history("")[len(before) :] == ["COMPLETED"]
     asked = cluster.answer("squeue", "--states=all", "--noheader", f"--jobs={shared}", "-o%C %l")
     assert asked.split() == ["1", "10:00"]
-    assert all(map(folder.has_ended, range(2)))
+    assert folder.have_ended(0, 1)
     record("SLURM: the controller is killed and comes back", "waited for; nothing is repeated")
 
 
 def test_runs_on_one_machine_have_gpus_of_their_own(tmp_path):
-    folder = Folder(tmp_path / "project", 3)
-    folder.tell(*range(3), seconds=0.05)
+    folder = Folder(tmp_path / "project", 3, seconds=0.05)
     # There is no GPU: `auto` computes on the CPU whichever is declared, and has to be told to ask
     # for one.
     words = ("--profile", "profiles/gpu", "--cores", "4", "--set-resources", "train:gpu=1", "--")
     targets = [f"results/runs/{id}" for id in folder.ids]
     snakemake(folder.path, *words, *targets, CUDA_VISIBLE_DEVICES="50,51")
     assert len(folder.gpus()) == 3
-    assert set(folder.gpus()) <= {"50", "51"}, (
-        "a third at the same time would find none that is free"
-    )
+    assert set(folder.gpus()) <= {"50", "51"}, "a third at the same time would find none"
 
 
 @pytest.mark.night
@@ -390,56 +381,52 @@ def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path):
 
 @pytest.mark.night
 def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path):
-    folder, moments = Folder(tmp_path / "project", 4), random.Random(0)
-    folder.tell(*range(4), seconds=2)
+    folder, moments = Folder(tmp_path / "project", 4, seconds=2), random.Random(0)
     command = Snakemake(cluster, folder, "--retries", "30")
     for _ in range(20):
         time.sleep(moments.uniform(0, 40))
         command.until(cluster.jobs)
         cluster.cancel(*moments.sample(sorted(cluster.jobs()), 1))
-    folder.tell(*range(4), seconds=0)
-    assert command.end() == 0, command.said()
+    command.ends_well()
     folder.same_bits()
     record("SLURM: 20 jobs cancelled at random moments", "20 identical results")
 
 
+def went_on(nodes: Slurm, command: Snakemake) -> None:
+    """Check that every run is completed by its first job, with the bits that it has undisturbed."""
+    command.ends_well()
+    for id in command.folder.ids:
+        assert nodes.history(id) == ["COMPLETED"]
+    command.folder.same_bits()
+
+
 @pytest.mark.night
 def test_a_node_that_dies_costs_no_run(nodes, tmp_path):
-    folder = Folder(tmp_path / "project", 3)
-    folder.tell(*range(3), seconds=2)
+    folder = Folder(tmp_path / "project", 3, seconds=2)
     command = Snakemake(nodes, folder)
-    command.until(lambda: all(map(folder.has_checkpoint, range(3))))
+    command.until(folder.have_checkpoints)
     (job,) = nodes.jobs(folder.ids[0])
     nodes.power_off(nodes.answer("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip())
     command.until(lambda: nodes.jobs(folder.ids[0]).get(job) == "PENDING")
     start_again(nodes)
     command.until(lambda: folder.resumed(0))
-    folder.tell(*range(3), seconds=0)
-    assert command.end() == 0, command.said()
+    went_on(nodes, command)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
-    for number in range(3):
-        assert nodes.history(folder.ids[number]) == ["COMPLETED"]
-        assert folder.bits(number) == folder.undisturbed(number)
     record("SLURM: a node dies, of three", "its jobs go on on another one, the same bits")
 
 
 @pytest.mark.night
 def test_a_job_that_is_preempted_goes_on_afterwards(nodes, tmp_path):
-    folder = Folder(tmp_path / "project", 2)
-    folder.tell(*range(2), seconds=2)
+    folder = Folder(tmp_path / "project", 2, seconds=2)
     command = Snakemake(nodes, folder)
-    command.until(lambda: all(map(folder.has_checkpoint, range(2))))
+    command.until(folder.have_checkpoints)
     words = ("--partition=urgent", "--nodes=3", "--exclusive", "--wrap=sleep 1000")
     nodes.answer("sbatch", "--output=/dev/null", "--job-name=urgent", *words)
     command.until(lambda: set(nodes.jobs("rule_train").values()) == {"PENDING"})
     nodes.answer("scancel", "--name=urgent")
     start_again(nodes)
     command.until(lambda: all(map(folder.resumed, range(2))))
-    folder.tell(*range(2), seconds=0)
-    assert command.end() == 0, command.said()
-    for number in range(2):
-        assert nodes.history(folder.ids[number]) == ["COMPLETED"]
-        assert folder.bits(number) == folder.undisturbed(number)
+    went_on(nodes, command)
     record("SLURM: jobs are preempted and put into the queue again", "resumed, the same bits")
 
 
@@ -455,7 +442,7 @@ def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path):
     def said() -> str:
         return (log.read_text() if log.exists() else "") + nodes.log()[-5000:]
 
-    until(lambda: folder.has_ended(1) and folder.has_ended(2) and folder.has_checkpoint(0), said)
+    until(lambda: folder.have_ended(1, 2) and folder.have_checkpoints(0), said)
     first = [folder.run(number).stat().st_mtime_ns for number in (1, 2)]
     nodes.power_off(nodes.answer("squeue", "--noheader", "--format=%N").strip())
     until(lambda: "PENDING" in nodes.jobs().values(), said)
@@ -486,7 +473,7 @@ def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(node
         logs = sorted(folder.path.glob("slurm-*.out"))
         return "".join(log.read_text() for log in logs) + nodes.log()[-5000:]
 
-    until(lambda: folder.has_ended(1) and all(map(folder.has_checkpoint, (0, 2))), said)
+    until(lambda: folder.have_ended(1) and folder.have_checkpoints(0, 2), said)
     first = folder.run(1).stat().st_mtime_ns
     nodes.power_off(nodes.answer("squeue", "--noheader", "--jobs=1", "--format=%N").strip())
     until(lambda: nodes.jobs() == {"1": "PENDING", "2": "RUNNING"}, said)
@@ -500,15 +487,15 @@ def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(node
     nodes.answer(*here, ".venv/bin/snakemake", "--cores", "2", "--", TABLE)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
     folder.same_bits()
-    record(
-        "SLURM: one of the jobs of a study, a job a method, loses its node", "goes on, same bits"
-    )
+    fault = "SLURM: one of the jobs of a study, a job a method, loses its node"
+    record(fault, "goes on, same bits")
 
 
-def in_account(folder: Folder, name: str) -> None:
-    """Name the account in the profile, as its comment says."""
-    profile = "profiles/slurm/config.yaml"
-    malformed.put("default-resources.slurm_account", name, profile)(folder.path)
+def of_the_lab(path: Path, seconds: float) -> Folder:
+    """Return a study of four runs whose account is named in the profile, as its comment says."""
+    folder, profile = Folder(path, 4, seconds=seconds), "profiles/slurm/config.yaml"
+    malformed.put("default-resources.slurm_account", "lab", profile)(folder.path)
+    return folder
 
 
 def each_run_once(cluster: Slurm, folder: Folder) -> None:
@@ -523,9 +510,7 @@ def each_run_once(cluster: Slurm, folder: Folder) -> None:
 
 @pytest.mark.night
 def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_path):
-    folder = Folder(tmp_path / "project", 4)
-    in_account(folder, "lab")
-    folder.tell(*range(4), seconds=10)
+    folder = of_the_lab(tmp_path / "project", seconds=10)
     # A job beyond this limit would be refused.
     limit = ("user", "root", "account=lab", "set", "MaxSubmitJobs=3")
     accounts.answer("sacctmgr", "--immediate", "modify", *limit)
@@ -535,7 +520,7 @@ def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_pat
         words = ("--noheader", "--parsable2", "--users=root", "--format=FairShare")
         return float(accounts.answer("sshare", f"--accounts={name}", *words).split()[-1])
 
-    command.until(lambda: sum(map(folder.has_checkpoint, range(4))) == 2)
+    command.until(folder.two_have_checkpoints)
     command.until(lambda: share("lab") < share("others"))
     (waiting,) = (number for number, state in accounts.jobs().items() if state == "PENDING")
     words = ("--account=others", "--output=/dev/null", "--mem=100", "--wrap=sleep 1000")
@@ -546,12 +531,11 @@ def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_pat
         return [jobs[waiting], jobs[later]]
 
     assert states() == ["PENDING", "PENDING"]
-    folder.tell(next(filter(folder.has_checkpoint, range(4))), seconds=0)
+    folder.tell(next(filter(folder.have_checkpoints, range(4))), seconds=0)
     command.until(lambda: states() != ["PENDING", "PENDING"])
     assert states() == ["PENDING", "RUNNING"]
     accounts.cancel(later)
-    folder.tell(*range(4), seconds=0)
-    assert command.end() == 0, command.said()
+    command.ends_well()
     each_run_once(accounts, folder)
     ours = [row for row in accounts.accounted() if row["Account"] == "lab"]
     assert max(sum(b["Submit"] <= a["Submit"] < b["End"] for b in ours) for a in ours) == 3
@@ -565,19 +549,17 @@ def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_pat
 @pytest.mark.parametrize("accounts", [300, 2], indirect=True, ids=["squeue", "sacct"])
 def test_a_database_of_jobs_that_is_away_costs_no_run(accounts, tmp_path, request):
     asked = request.node.callspec.id
-    folder = Folder(tmp_path / "project", 4)
-    in_account(folder, "lab")
-    folder.tell(*range(4), seconds=2)
+    folder = of_the_lab(tmp_path / "project", seconds=2)
     command = Snakemake(accounts, folder, "--jobs", "2")
-    command.until(lambda: sum(map(folder.has_checkpoint, range(4))) == 2)
+    command.until(folder.two_have_checkpoints)
     accounts.kill_database()
-    folder.tell(*range(4), seconds=0)
+    folder.tell(seconds=0)
     if asked == "squeue":  # the others are submitted meanwhile
-        command.until(lambda: all(map(folder.has_ended, range(4))))
+        command.until(lambda: folder.have_ended(*range(4)))
     else:  # the controller forgets the first two, which the plugin cannot ask anybody about
         command.until(lambda: not accounts.jobs("", "--states=all"))
     accounts.start_database()
-    assert command.end() == 0, command.said()
+    command.ends_well()
     each_run_once(accounts, folder)
     folder.same_bits()
     record(

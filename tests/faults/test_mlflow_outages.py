@@ -2,16 +2,13 @@
 to do, and once the server is back every run is there exactly once."""
 
 import base64
-import http.server
 import itertools
 import os
 import signal
 import socket
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -149,11 +146,9 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(world, capsys):
     with socket.create_server(("127.0.0.1", 0)) as hole:
 
         def swallow() -> None:
-            while True:
-                try:
+            with suppress(OSError):
+                while True:
                     accepted.append(hole.accept()[0])
-                except OSError:
-                    return
 
         threading.Thread(target=swallow, daemon=True).start()
         line = refused(world, f"http://127.0.0.1:{hole.getsockname()[1]}", capsys)
@@ -165,39 +160,19 @@ def test_a_server_that_accepts_and_never_answers_is_given_up(world, capsys):
 
 
 @contextmanager
-def guarded(server: Server, status: int) -> Iterator[str]:
-    """Yield the address of a server that passes on what has the right password."""
+def guarded(status: int) -> Iterator[None]:
+    """Let servers take nothing but what has the right password."""
     right = "Basic " + base64.b64encode(b"me:secret").decode()
+    send, refusal = requests.Session.send, requests.Response()
+    refusal.status_code, refusal._content = status, b"no"
 
-    class Guard(http.server.BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if self.headers.get("Authorization") != right:
-                code, content = status, b"no"
-            else:
-                kind = {"Content-Type": self.headers.get("Content-Type") or ""}
-                request = urllib.request.Request(
-                    server.uri + self.path, body or None, kind, method=self.command
-                )
-                try:
-                    with urllib.request.urlopen(request, timeout=60) as response:
-                        code, content = response.status, response.read()
-                except urllib.error.HTTPError as error:
-                    code, content = error.code, error.read()
-            self.send_response(code)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def answer(self: requests.Session, request: Any, **options: Any) -> requests.Response:
+        passes = request.headers.get("Authorization") == right
+        return send(self, request, **options) if passes else refusal
 
-        do_GET = do_POST = do_PUT = do_PATCH = answer
-
-        def log_message(self, *words: Any) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Guard) as guard:
-        threading.Thread(target=guard.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{guard.server_port}"
-        guard.shutdown()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests.Session, "send", answer)
+        yield
 
 
 @pytest.mark.parametrize(
@@ -211,11 +186,11 @@ def test_wrong_credentials_are_named_and_right_ones_are_enough(
     status, do, server, world, capsys, monkeypatch
 ):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
-    with guarded(server, status) as uri:
+    with guarded(status):
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "guessed")
-        assert do in refused(world, uri, capsys)
+        assert do in refused(world, server.uri, capsys)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
-        complete(world, uri)
+        complete(world, server.uri)
 
 
 def test_a_read_only_database_behind_a_server_is_named(server, world, tmp_path, capsys):

@@ -1,11 +1,8 @@
 """APPFL: two rounds against an independent NumPy program, bounds inside training, personal layers,
 and what it reduces to."""
 
-import math
-
 import numpy as np
 import pytest
-import torch
 
 import numpy_mlp
 import tabled
@@ -15,7 +12,7 @@ from pflpipe.learning import architectures
 from pflpipe.methods import appfl as module
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import NOTHING_LEARNED, plan, simulation, spied, with_states
+from simulations import plan, simulation, spied, with_states
 
 TABLES = tabled.table("test_appfl")
 
@@ -87,49 +84,6 @@ def test_personal_layers_are_never_sent_and_always_kept(layers, shared, departur
     )  # without learning nothing of a private value shows
 
 
-def test_published_clip_value_over_epochs_bounds_every_step_and_not_the_round():
-    """Two epochs of one example each: two steps, so clip_value in all; nine examples make six
-    steps, three times as much."""
-    world = simulation(
-        "appfl", {"personal_layers": ""}, plan=laplace(clip_norm=0.06), departures=PAPER, lr=5.0
-    )
-    lengths = sum(
-        value.abs().reshape(4, -1).sum(1) for value in spied(world)[1][0][0].update.values()
-    )
-    limits = 0.06 / 2 * torch.tensor([6.0, 2.0, 2.0, 4.0], dtype=torch.float64)
-    assert (lengths <= limits * (1 + 1e-9)).all()
-    assert lengths[0] > 0.06 * 1.5  # more than the clip value: no bound on what a client sends
-
-
-def test_the_certified_laplace_release_is_bounded_in_l1():
-    world = simulation("appfl", plan=laplace(noise_multiplier=0.0, clip_norm=0.01, rounds=1))
-    begun = rounds.start(world)
-    before = begun.params
-    done = rounds.run(world, begun)
-    moved = sum((done.params[name] - before[name]).abs().sum().item() for name in before)
-    assert 0 < moved <= 0.01 * (1 + 1e-6)
-    assert done.rows[0]["fraction_clipped"] == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
-def test_the_noise_is_that_of_the_plans_mechanism(departures):
-    rule = laplace(noise_multiplier=50.0, clip_norm=0.2, rounds=200)
-    world = simulation("appfl", plan=rule, departures=departures, **NOTHING_LEARNED)
-    steps = []
-    rounds.run(
-        world, rounds.start(world), lambda progress: steps.append(progress.params["fc1.weight"])
-    )
-    noise = torch.stack(steps).diff(dim=0) / (0.2 * 50.0 / 4)
-    assert noise.abs().mean().item() == pytest.approx(
-        1, rel=5 / math.sqrt(noise.numel())
-    )  # Laplace: E|x| = b
-    assert noise.square().mean().item() == pytest.approx(2, rel=5 * math.sqrt(5 / noise.numel()))
-
-
-# Reductions
-
-
 # What a study may ask for
 
 
@@ -153,9 +107,3 @@ def test_beginnings_of_layer_names_are_accepted(layers):
     kept = architectures.layers_named(shapes, layers, "personal_layers")
     words = [word.strip() for word in layers.split(",") if word]
     assert kept == tuple(name for name in shapes if any(name.startswith(word) for word in words))
-
-
-@pytest.mark.parametrize("value", [1, True, ["head"], None])
-def test_a_hyper_parameter_that_is_text_takes_nothing_else(value):
-    with pytest.raises(ConfigError, match=r"appfl.personal_layers; got .*; expected text"):
-        registry.check_hyperparameters("appfl", {"personal_layers": value})

@@ -135,9 +135,6 @@ def test_a_plan_with_next_to_no_laplace_noise_has_the_pure_epsilon_for_all_delta
         assert found[0] == pytest.approx(found[1])
 
 
-# Reductions
-
-
 def test_errors_name_this_method():
     with pytest.raises(ConfigError, match=r"method appfl_steps: personal_layers; got 'hed'"):
         registry.check_model("appfl_steps", cells.Model("cnn_cifar"), {"personal_layers": "hed"})

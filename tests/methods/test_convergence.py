@@ -11,7 +11,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
-from simulations import open_plan, plan, simulation
+from simulations import hooked, of_everybody, open_plan, plan, simulation
 
 CLIENTS, ROUNDS = 4, 20
 # A bound in the units of the method that hardly shortens anything.
@@ -41,14 +41,12 @@ NAMES = [
 def separable(method):
     """Four clients whose examples are three times the unit vector of their class, under a plan
     without noise."""
-    private = registry.info(method).about.private
-    quiet = {"rounds": ROUNDS} | (
-        {"noise_multiplier": 0.0, "clip_norm": CLIP.get(method, 10.0)} if private else {}
-    )
-    rule = (plan if private else open_plan)(CLIENTS, **quiet)
-    world = simulation(
-        method, SETTINGS.get(method), plan=rule, sizes=(6,) * CLIENTS, backend="vmap", lr=0.5
-    )
+    rule = open_plan(CLIENTS, rounds=ROUNDS)
+    if registry.info(method).about.private:
+        bound = CLIP.get(method, 10.0)
+        rule = plan(CLIENTS, rounds=ROUNDS, noise_multiplier=0.0, clip_norm=bound)
+    settings = {"plan": rule, "sizes": (6,) * CLIENTS, "backend": "vmap", "lr": 0.5}
+    world = simulation(method, SETTINGS.get(method), **settings)
     x = 3 * F.one_hot(world.train.y, world.train.x.shape[1]).to(world.train.x)
     return dataclasses.replace(world, train=Examples(x, world.train.y))
 
@@ -57,20 +55,13 @@ def separable(method):
 @pytest.mark.parametrize("method", NAMES)
 def test_personal_models_reach_the_least_loss_on_separable_classes(method):
     world = separable(method)
-    world = dataclasses.replace(world, method=dataclasses.replace(world.method, full_pass=True))
-    everyone = range(CLIENTS)
+    world = hooked(world, full_pass=True)
 
-    def personal_losses(progress):
-        def loss(state, batches, others):
-            personal = world.method.personalize(
-                progress.params, progress.server, state, batches, world.task
-            )
-            return torch.stack([world.task.loss(personal, batch) for batch in batches.all]).mean()
+    def loss(params, server, state, batches, task):
+        personal = world.method.personalize(params, server, state, batches, task)
+        return torch.stack([task.loss(personal, batch) for batch in batches.all]).mean()
 
-        work = [world.work(client, progress.round) for client in everyone]
-        return world.run_clients(loss, progress.states, everyone, work)
-
-    before = personal_losses(rounds.start(world))
-    after = personal_losses(rounds.run(world, rounds.start(world)))
+    before = of_everybody(world, rounds.start(world), loss)
+    after = of_everybody(world, rounds.run(world, rounds.start(world)), loss)
     assert after.max() < 0.05
     assert (after < 0.5 * before).all()

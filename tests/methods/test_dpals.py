@@ -11,7 +11,7 @@ import torch
 
 from pflpipe import cells
 from pflpipe.learning import networks
-from pflpipe.methods.dpals import SHARES, packed, started, unpacked, vectors
+from pflpipe.methods.dpals import SHARES, started, unpacked
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from simulations import assert_equal, personal_models, plan, simulation, spied
@@ -169,33 +169,6 @@ def test_no_person_of_a_small_table_sends_more_than_the_clip_norm(clip_norm):
         assert squares[name].max().item() == pytest.approx(share, rel=0.05)
         assert (squares[name] <= share * (1 + 1e-12)).all()
     assert sum(SHARES.values()) == pytest.approx(1)
-
-
-def release(v, u, people, noise, rng):
-    """What 500 people with the factors u say of all items, each an answer of variance 1."""
-    x = u @ v.T + rng.normal(size=(len(u), len(v)))
-    parts = {"counts": np.ones(len(v)), "cross": x.T @ u / len(u)}
-    parts["gram"] = packed(torch.from_numpy(u.T @ u / len(u))).numpy()
-    return {n: torch.from_numpy(p + noise[n] * rng.normal(size=p.shape)) for n, p in parts.items()}
-
-
-def test_vectors_of_items_are_nearer_to_the_truth_than_least_squares_and_alike_in_noise():
-    rng, people = np.random.default_rng(0), 500
-    u = np.hstack([np.ones((people, 1)), rng.normal(size=(people, RANK)) * UNIT])
-    truth = np.array([0.1, 0.4, 0.0]) + rng.normal(size=(60, 3)) * [0.1, 0.3, 0.3]
-    noise = {"counts": 0.01, "gram": 0.01, "cross": 0.3}
-    found = release(truth, u, people, noise, rng)
-    guessed = found["cross"].numpy() @ np.linalg.inv(u.T @ u / people)
-    v, _ = vectors(found, noise, people)
-    v = v.numpy()
-    plain = ((guessed - truth) ** 2).mean(0)
-    assert (((v - truth) ** 2).mean(0) < 0.8 * plain).all()
-    moved = []  # of items that are alike, how much of least squares' spread is left
-    for _ in range(30):
-        found = release(truth * 0 + [0.1, 0.4, 0.0], u, people, noise, rng)
-        guessed = found["cross"].numpy() @ np.linalg.inv(u.T @ u / people)
-        moved.append(vectors(found, noise, people)[0].numpy().var(0) / guessed.var(0))
-    assert (np.mean(moved, 0) < 0.1).all()
 
 
 def test_more_rounds_find_factors_that_one_round_cannot():

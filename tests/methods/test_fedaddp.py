@@ -1,7 +1,6 @@
 """FedADDP: one round against an independent NumPy program, its bounds and noise scales, and what
 leaves the client."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -13,11 +12,8 @@ from pflpipe import trees
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
 from simulations import (
-    assert_equal,
     linear,
-    params_after,
     plan,
-    quiet,
     simulation,
     spied,
     with_states,
@@ -100,51 +96,6 @@ def test_golden_round(departures):
     np.testing.assert_allclose(done.states["clip_total"].numpy(), totals, rtol=1e-10)
 
 
-def test_a_certified_upload_holds_shared_coordinates_alone_and_a_public_scale():
-    world = simulation("fedaddp", HYPERPARAMETERS, plan=plan(clip_norm=1e9))
-    _, seen, models = spied(world)
-    zeros = 0
-    for (uploads, scale, _), (params, _), (_, states) in zip(
-        seen, models[:-1], models[1:], strict=True
-    ):
-        assert not uploads.extras
-        for name, update in uploads.update.items():
-            torch.testing.assert_close(scale[name], BETA / 2 * params[name].abs() + R_MIN)
-            shared = update != 0
-            zeros += int((~shared).sum())
-            # A shared coordinate starts at the global model; a personal one ends elsewhere than its
-            # upload says.
-            ends = states[f"local.{name}"]
-            torch.testing.assert_close(
-                (params[name] + update)[shared], ends[shared], rtol=1e-12, atol=1e-14
-            )
-    assert zeros > 0
-
-
-def test_the_papers_side_entries_are_centre_radius_and_size_of_the_trained_model():
-    world = simulation("fedaddp", HYPERPARAMETERS, departures=PAPER)
-    _, seen, models = spied(world)
-    personal = False
-    for (uploads, scale, _), (params, states), (_, new) in zip(
-        seen, models[:-1], models[1:], strict=True
-    ):
-        names = list(params)
-        assert not scale
-        assert set(uploads.extras) == {
-            "size",
-            *(f"{kind}.{name}" for kind in ("centre", "radius") for name in names),
-        }
-        assert uploads.extras["size"].tolist() == [9, 4, 1, 6]
-        for name in names:
-            local, end = (tree[f"local.{name}"] for tree in (states, new))
-            centre = uploads.extras[f"centre.{name}"]
-            torch.testing.assert_close(uploads.update[name], end - params[name])
-            torch.testing.assert_close(uploads.extras[f"radius.{name}"], BETA / 2 * end.abs())
-            assert ((centre == 0) | (centre == local - params[name])).all()
-            personal |= bool(centre.any())
-    assert personal
-
-
 def test_in_the_paper_every_message_carries_the_whole_noise_of_its_own_bounds():
     world = simulation(
         "fedaddp", HYPERPARAMETERS, plan=plan(noise_multiplier=5.0, rounds=6), departures=PAPER
@@ -158,42 +109,6 @@ def test_in_the_paper_every_message_carries_the_whole_noise_of_its_own_bounds():
             units.append((noise / (math.sqrt(4) * 5.0 * 2 * radius)).reshape(-1))  # four tensors
     units = torch.cat(units)
     assert abs(units.std().item() - 1) < 4 / math.sqrt(2 * units.numel())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_without_personal_part_pulls_and_own_scales_it_is_dp_fedavg(optimizer):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
-    plain = {"tau": 1.5, "lambda_1": 0.0, "lambda_2": 0.0}
-    expected = simulation("dp_fedavg", **settings)
-    found = simulation("fedaddp", plain | {"beta": 0.0, "r_min": 1.0}, **settings)
-    assert_equal(params_after(found), params_after(expected))
-
-    def scale(params, server, task):
-        return {name: 0.2 * value.abs() + 0.03 for name, value in params.items()}
-
-    scaled = dataclasses.replace(expected, method=dataclasses.replace(expected.method, scale=scale))
-    found = simulation("fedaddp", plain | {"beta": 0.4, "r_min": 0.03}, **settings)
-    assert_equal(params_after(found), params_after(scaled))
-
-
-def test_both_pulls_have_a_gradient_and_the_second_aims_at_the_previous_bound():
-    def distance(hyperparameters, total):
-        plain = {"beta": 0.0, "lambda_1": 0.0, "lambda_2": 0.0}
-        world = quiet("fedaddp", plain | hyperparameters, rounds=1)
-        begun = rounds.start(world)
-        with_states(begun, lambda name, value: value + total if name == "clip_total" else value)
-        before = begun.params
-        done = rounds.run(world, begun)
-        return sum(
-            trees.norm({k: done.states[f"local.{k}"][i] - v for k, v in before.items()}).item()
-            for i in range(4)
-        )
-
-    shared = distance({"tau": 1.5}, 0.0)
-    assert distance({"tau": 1.5, "lambda_2": 1.0}, 0.0) < 0.7 * shared
-    assert distance({"tau": 1.5, "lambda_2": 1.0}, 100.0) > 1.3 * shared
-    assert distance({"tau": 0.0, "lambda_1": 1.0}, 0.0) < 0.7 * distance({"tau": 0.0}, 0.0)
 
 
 def test_the_public_scale_is_finite_whatever_the_global_model_holds():

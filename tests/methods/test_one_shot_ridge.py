@@ -27,10 +27,13 @@ def design(w, world, client):
     return np.hstack([z, np.ones((len(y), 1))]), np.eye(3)[y]
 
 
+def with_head(w, head):
+    return w | {"head.weight": head[:-1].T, "head.bias": head[-1]}
+
+
 def test_golden_round():
-    world = quiet(
-        "one_shot_ridge", {"penalty": PENALTY, "cross_scale": SCALE}, clip_norm=CLIP, rounds=1
-    )
+    values = {"penalty": PENALTY, "cross_scale": SCALE}
+    world = quiet("one_shot_ridge", values, clip_norm=CLIP, rounds=1)
     begun, w = numpy_mlp.start(world)
     gram, cross = 0.0, 0.0
     for client in range(4):
@@ -43,7 +46,7 @@ def test_golden_round():
     assert done.rows[0]["fraction_clipped"] > 0
     released = {name: torch.stack([value] * 4) for name, value in done.params.items()}
     assert_equal(personal_models(world, done), released, 0)
-    numpy_mlp.assert_close(done.params, w | {"head.weight": head[:-1].T, "head.bias": head[-1]})
+    numpy_mlp.assert_close(done.params, with_head(w, head))
 
 
 @pytest.mark.parametrize(("sums", "sizes"), [(False, (6, 6, 6)), (True, (9, 4, 1, 6))])
@@ -60,12 +63,9 @@ def test_without_clip_and_noise_it_is_ridge_regression_on_the_rows_of_all_client
     parts = [design(w, world, client) for client in range(clients)]
     z, y = (np.vstack(part) for part in zip(*parts, strict=True))
     penalty = PENALTY * (clients if sums else len(z))
-    head = np.linalg.lstsq(
-        np.vstack([z, np.sqrt(penalty) * np.eye(5)]), np.vstack([y, np.zeros((5, 3))])
-    )[0]
-    numpy_mlp.assert_close(
-        params_after(world), w | {"head.weight": head[:-1].T, "head.bias": head[-1]}
-    )
+    rows = np.vstack([z, np.sqrt(penalty) * np.eye(5)])
+    head = np.linalg.lstsq(rows, np.vstack([y, np.zeros((5, 3))]))[0]
+    numpy_mlp.assert_close(params_after(world), with_head(w, head))
 
 
 def test_of_one_client_it_is_the_head_that_dp_fedavg_fb_solves_on_the_client():
@@ -95,9 +95,7 @@ def test_of_numbers_and_of_one_logit_it_is_ridge_regression_too(loss):
     z = np.vstack([design(w, world, client)[0] for client in range(3)])
     y = labels[:18].numpy() if loss == "squared_error" else 2.0 * labels[:18, None].numpy() - 1
     head = np.linalg.solve(z.T @ z / 18 + PENALTY * np.eye(5), z.T @ y / 18)
-    numpy_mlp.assert_close(
-        params_after(world), w | {"head.weight": head[:-1].T, "head.bias": head[-1]}
-    )
+    numpy_mlp.assert_close(params_after(world), with_head(w, head))
 
 
 def test_it_sends_moments_and_no_parameters():

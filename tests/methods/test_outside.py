@@ -39,9 +39,9 @@ def project(tmp_path, monkeypatch):
     """A project with a method beside its study, as the working directory."""
     folder = tmp_path / "project"
     (folder / "studies").mkdir(parents=True)
-    (folder / "studies/my_method.py").write_text(METHOD)
-    write_study(folder)
     monkeypatch.chdir(folder)
+    write_method(METHOD)
+    write_study(folder)
     return folder
 
 
@@ -76,15 +76,18 @@ def cell_of(folder: str = "studies") -> cells.Cell:
     return load_study("ours", folder).cells[-1]
 
 
-def error_of(text: str, project: Path) -> str:
-    """What is said about a method file."""
-    (project / "studies/my_method.py").write_text(text)
+def said_of(method: int) -> str:
+    """What is said about a line of the study that names a method."""
     with pytest.raises(PflpipeError) as caught:
         load_study("ours")
-    message = str(caught.value)
+    message, begin = str(caught.value), f"studies/ours.yaml: methods[{method}].name: "
     assert "\n" not in message
-    assert message.startswith("studies/ours.yaml: methods[1].name: "), message
-    return message.removeprefix("studies/ours.yaml: methods[1].name: ")
+    assert message.startswith(begin), message
+    return message.removeprefix(begin)
+
+
+def write_method(text: str) -> None:
+    Path("studies/my_method.py").write_text(text)
 
 
 def test_a_study_names_a_function_in_a_file_beside_it(project):
@@ -94,7 +97,6 @@ def test_a_study_names_a_function_in_a_file_beside_it(project):
     assert plain.source == ""
     assert registry.of(cell).about.title == "Mine"
     assert isinstance(registry.of(cell).factory(weight=1.0), Method)
-    assert plugins.file_of(cell.method, cell.source) == Path("studies/my_method.py")
 
 
 def test_a_file_may_lie_anywhere_in_the_project(project):
@@ -107,13 +109,14 @@ def test_a_file_may_lie_anywhere_in_the_project(project):
 
 def test_its_hyperparameters_are_checked_by_its_signature(project):
     entry = {"name": "my_method.py:mine", "hyperparameters": {"weight": -1}}
-    write_study(project, methods=[entry])
-    with pytest.raises(ConfigError, match=r"mine.weight; got -1; expected a number >= 0"):
-        load_study("ours")
-    entry["axes"] = {"hyperparameters.wieght": [1]}
-    write_study(project, methods=[entry])
-    with pytest.raises(ConfigError, match=r"mine.wieght does not exist; did you mean 'weight'"):
-        load_study("ours")
+    axes = {"axes": {"hyperparameters.wieght": [1]}}
+    for line, words in (
+        (entry, r"mine.weight; got -1; expected a number >= 0"),
+        (entry | axes, r"mine.wieght does not exist; did you mean 'weight'"),
+    ):
+        write_study(project, methods=[line])
+        with pytest.raises(ConfigError, match=words):
+            load_study("ours")
 
 
 def test_the_ids_and_the_noise_are_the_same_wherever_the_project_is(project, tmp_path, monkeypatch):
@@ -140,20 +143,20 @@ def test_two_files_with_a_method_of_one_name_have_other_noise_and_other_runs(pro
 
 
 def test_in_one_study_a_name_is_that_of_one_method(project):
-    (project / "studies/other.py").write_text(METHOD)
-    methods = [{"name": "other.py:mine"}, {"name": "my_method.py:mine", "variant": "ours"}]
-    write_study(project, methods=methods)
-    with pytest.raises(ConfigError, match=r"two methods have the name 'mine'; got 'studies/other"):
-        load_study("ours")
-    (project / "studies/other.py").write_text(METHOD.replace("mine", "dp_fedavg"))
-    write_study(project, "other.py:dp_fedavg")
-    with pytest.raises(ConfigError, match=r"two methods have the name 'dp_fedavg'; got .*pflpipe"):
-        load_study("ours")
+    twice = [{"name": "other.py:mine"}, {"name": "my_method.py:mine", "variant": "ours"}]
+    for name, methods, other in (
+        ("mine", twice, "'studies/other"),
+        ("dp_fedavg", [{"name": "other.py:dp_fedavg"}], ".*pflpipe"),
+    ):
+        (project / "studies/other.py").write_text(METHOD.replace("mine", name))
+        write_study(project, methods=methods)
+        with pytest.raises(ConfigError, match=f"two methods have the name '{name}'; got {other}"):
+            load_study("ours")
 
 
 def test_a_file_runs_once_in_a_process(project):
     text = METHOD + METHOD.replace("mine", "ours") + "open('runs', 'a').write('.')\n"
-    (project / "studies/my_method.py").write_text(text)
+    write_method(text)
     for name in ("mine", "ours", "mine"):
         write_study(project, f"my_method.py:{name}")
         assert registry.of(cell_of()).name == name
@@ -161,60 +164,45 @@ def test_a_file_runs_once_in_a_process(project):
 
 
 def test_where_a_file_is_can_be_asked_without_running_it(project):
-    (project / "studies/my_method.py").write_text("raise SystemExit\n")
+    write_method("raise SystemExit\n")
     assert plugins.file_of("mine", "studies/my_method.py") == Path("studies/my_method.py")
     assert plugins.file_of("feddpa").name == "feddpa.py"
     with pytest.raises(ConfigError, match=r"there is no module not_installed\.methods"):
         plugins.file_of("mine", "not_installed.methods")
 
 
-BROKEN = TABLES["BROKEN"]
-
-
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", TABLES["BROKEN"])
 def test_what_is_wrong_with_a_method_file_is_said_in_one_line(name, project):
-    case = BROKEN[name]
+    case = TABLES["BROKEN"][name]
     text = case.get("text", METHOD.replace(*case.get("replace", ("", "")))) + case.get("after", "")
     assert text != METHOD
-    assert re.search(case["words"], error_of(text, project))
+    write_method(text)
+    assert re.search(case["words"], said_of(1))
 
 
-HOOKS = TABLES["HOOKS"]
-
-
-@pytest.mark.parametrize("name", HOOKS)
+@pytest.mark.parametrize("name", TABLES["HOOKS"])
 def test_validation_tries_the_hooks_of_a_method_file_and_names_file_and_hook(name, project):
-    hooks, message = HOOKS[name]
-    (project / "studies/my_method.py").write_text(METHOD.replace("local_update)", f"{hooks})"))
+    hooks, message = TABLES["HOOKS"][name]
+    write_method(METHOD.replace("local_update)", f"{hooks})"))
     with pytest.raises(ConfigError) as caught:
         validate(Config(("ours",)))
     assert str(caught.value) == f"studies/ours.yaml: studies/my_method.py: mine: {message}"
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES)))
+@pytest.mark.parametrize("name", NAMES)
 def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
-    departures = registry.departures(name, "strict", False)
-    budget = cells.Privacy(), cells.Privacy("gaussian", 8.0, delta=0.01, clip_norm=1.0)
+    about, budget = registry.info(name).about, cells.Privacy()
+    if about.private:
+        budget = cells.Privacy("gaussian", 8.0, delta=0.01, clip_norm=1.0)
     model, shape, classes = cells.Model("resnet20"), (8, 8, 1), 10
-    if "items" in registry.info(name).about.needs:
+    if "items" in about.needs:
         model, shape, classes = cells.Model("embedding", (10,), items=5), (1,), 2
     if name == "private_prior":  # which takes heads of at most 512 numbers
         classes = 2
-    cell = cells.Cell(
-        "digits",
-        cells.Partition("iid", 4),
-        model,
-        cells.Training(2, 1, 2, "sgd", 0.1),
-        budget[registry.info(name).about.private],
-        name,
-        departures=departures,
-    )
-    refusals = []
-    try:
-        trial.check(cell, datasets.Header(shape, classes, 100, None))
-    except PflpipeError as error:
-        refusals.append(str(error))
-    assert not refusals
+    training, departures = cells.Training(2, 1, 2, "sgd", 0.1), about.departures
+    given = ("digits", cells.Partition("iid", 4), model, training, budget, name)
+    cell = cells.Cell(*given, departures=departures)
+    trial.check(cell, datasets.Header(shape, classes, 100, None))
 
 
 @pytest.mark.slow
@@ -228,20 +216,14 @@ def test_python_runs_a_cell_of_a_method_in_a_file(project, tmp_path):
 
 
 def test_hooks_may_name_their_parameters_as_the_paper_does(project):
-    hook = "lambda w, v, u, *rest: None"
-    (project / "studies/my_method.py").write_text(
-        METHOD.replace("Method(local_update)", f"Method({hook})")
-    )
+    write_method(METHOD.replace("local_update)", "lambda w, v, u, *rest: None)"))
     assert registry.of(cell_of()).name == "mine"
 
 
 @pytest.mark.parametrize(("written", "message"), TABLES["what does not name a method is refused"])
 def test_what_does_not_name_a_method_is_refused(written, message, project):
     write_study(project, written)
-    with pytest.raises(ConfigError) as caught:
-        load_study("ours")
-    assert str(caught.value).startswith("studies/ours.yaml: methods[0].name: ")
-    assert message in str(caught.value)
+    assert message in said_of(0)
 
 
 def test_a_method_of_an_installed_package_is_named_like_our_own(project, packages):
@@ -261,28 +243,28 @@ def test_the_list_of_methods_says_where_those_of_packages_come_from(packages, mo
         cli.main()
     assert ended.value.code == 0
     listed = capsys.readouterr().out
-    assert (
-        "\nmine: Mine (nobody 2025), from their_methods\n    profile strict: claim unre" in listed
-    )
+    assert "\nmine: Mine (nobody 2025), from their_methods\n    profile strict: claim un" in listed
     assert "\n    weight = 0.5\n" in listed
 
 
 def test_an_entry_point_that_is_not_a_method_is_refused(project, packages):
-    packages("feddpa", "their_feddpa:feddpa")
-    with pytest.raises(ConfigError, match=r"two methods have the name 'feddpa'; got 'their_feddpa"):
-        registry.locate("feddpa")
-    packages("one", "two:three")
-    with pytest.raises(ConfigError, match=r"entry point 'one' .* such as two:one"):
-        registry.locate("one")
-    packages("twice", "first:twice")
-    packages("twice", "second:twice")
-    with pytest.raises(ConfigError, match=r"two methods have the name 'twice'; got 'first:twice"):
-        registry.locate("twice")
-    packages("mine", "taken:mine")
+    for name, value in (
+        ("feddpa", "their_feddpa:feddpa"),
+        ("one", "two:three"),
+        *(("twice", "first:twice"), ("twice", "second:twice")),
+        ("mine", "taken:mine"),
+    ):
+        packages(name, value)
+    for name, words in (
+        ("feddpa", "two methods have the name 'feddpa'; got 'their_feddpa"),
+        ("one", "entry point 'one' .* such as two:one"),
+        ("twice", "two methods have the name 'twice'; got 'first:twice"),
+        ("mien", "unknown method 'mien'; did you mean 'mine'"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            registry.locate(name)
     with pytest.raises(ConfigError, match=r"two methods have the name 'mine'"):
         load_study("ours")
-    with pytest.raises(ConfigError, match="unknown method 'mien'; did you mean 'mine'"):
-        registry.locate("mien")
 
 
 def test_a_package_that_is_no_longer_there_is_told(project):
@@ -291,8 +273,7 @@ def test_a_package_that_is_no_longer_there_is_told(project):
 
 
 def test_a_method_that_trains_as_one_of_ours_shares_its_run(project):
-    text = METHOD.replace('"nobody 2025"', '"nobody 2025", trains="dp_fedavg"')
-    (project / "studies/my_method.py").write_text(text)
+    write_method(METHOD.replace('"nobody 2025"', '"nobody 2025", trains="dp_fedavg"'))
     plain, cell = load_study("ours").cells
     assert registry.trained(cell) == registry.trained(plain)
     assert registry.run_id(cell) == registry.run_id(plain)

@@ -5,20 +5,14 @@ import numpy as np
 
 import numpy_mlp
 from pflpipe.simulation import rounds
-from simulations import LINEAR, assert_equal, linear, open_plan, personal_models, simulation
+from simulations import assert_equal, linear, personal_models, simulation
 
 WEIGHT, STEPS, INNER, BETA, LR, CLIP = 2.0, 3, 0.1, 0.7, 0.3, 0.1
 
 
 def test_two_golden_rounds():
-    world = linear(
-        "pfedme",
-        {"weight": WEIGHT, "steps": STEPS, "inner_lr": INNER, "beta": BETA},
-        CLIP,
-        LR,
-        rounds=2,
-        momentum=0.5,
-    )
+    values = {"weight": WEIGHT, "steps": STEPS, "inner_lr": INNER, "beta": BETA}
+    world = linear("pfedme", values, CLIP, LR, rounds=2, momentum=0.5)
     begun, shared = numpy_mlp.start(world)
 
     def stepped(theta, w, x, y):
@@ -63,17 +57,3 @@ def test_one_step_on_h_followed_to_its_end_is_dp_fedavg():
     np.testing.assert_allclose(
         [row["loss"] for row in found.rows], [row["loss"] for row in expected.rows], rtol=1e-12
     )
-
-
-def test_a_personal_model_lies_where_the_pull_balances_the_loss():
-    """theta(w) of all examples solves grad CE(theta) + lambda (theta - w) = 0 at the released w."""
-    values = {"weight": WEIGHT, "steps": 10, "inner_lr": 0.3}
-    settings = {"model": LINEAR, "backend": "vmap", "batch_size": 0, "local_epochs": 5}
-    world = simulation("pfedme", values, plan=open_plan(1), sizes=(9,), **settings)
-    begun = rounds.start(world)
-    theta = {name: value[0].numpy() for name, value in personal_models(world, begun).items()}
-    examples = world.train.x[:9].numpy(), world.train.y[:9].numpy()
-    for name, slope in numpy_mlp.gradient(theta, *examples).items():
-        gap = theta[name] - begun.params[name].numpy()
-        assert np.abs(gap).max() > 1e-3
-        np.testing.assert_allclose(slope, -WEIGHT * gap, atol=1e-10)

@@ -130,22 +130,6 @@ def test_who_has_no_row_for_the_body_sends_none_of_it(model, spectral):
     assert seen[-1][0].update[next(iter(done.params))][0].any()
 
 
-def planted(world):
-    """Two directions of the inputs say everything about all clients' labels."""
-    x = world.train.x
-    found = torch.zeros(len(x), dtype=torch.long)
-    for client, rows in enumerate(world.split.train):
-        found[rows] = (x[rows, client % 2] > 0).long()
-    return dataclasses.replace(world, train=Examples(x, found))
-
-
-def test_the_first_round_finds_what_the_clients_share():
-    quiet = plan(noise_multiplier=0.0, rounds=1)
-    world = simulation("private_fedrep", plan=quiet, sizes=(200,) * 4, model=LINEAR)
-    u = params_after(planted(world))[U]
-    assert u[:, :2].square().sum() > 1.9  # of 2
-
-
 def test_inputs_that_are_an_index_have_the_moment_of_their_one_hot_rows():
     found = []
     for shape in ((1,), (5,)):

@@ -14,6 +14,7 @@ from pflpipe.simulation.simulation import Simulation
 from simulations import (
     assert_equal,
     next_states,
+    of_everybody,
     open_plan,
     params_after,
     personal_models,
@@ -116,12 +117,24 @@ def test_the_personal_model_is_the_released_one_to_the_bit(method, values):
 
 
 @pytest.mark.parametrize(
-    ("method", "values"), [("dp_fedpgn", {}), ("dp_fedsofim", {}), ("fedprox", {"weight": 3.0})]
+    ("method", "values"),
+    [("dp_fedpgn", {}), ("dp_fedsofim", {}), ("dp_scaffold", {}), ("fedprox", {"weight": 3.0})],
 )
 def test_the_personal_model_is_trained_by_the_steps_of_dp_fedavg(method, values):
     world, done = trained(method, values)
     plain = simulation("dp_fedavg", backend="vmap")
     assert_equal(personal_models(world, done), personal_models(plain, done), 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "values"),
+    [("feddpa", {"tau": 0.0, "ac": False}), ("dp_fedsim", {"threshold": 0.0})],
+)
+def test_at_threshold_zero_the_local_model_never_takes_a_global_value(method, values):
+    rules = [plan(noise_multiplier=noise) for noise in (100.0, 0.0)]
+    noisy, quiet = (trained(method, values, plan=rule)[1] for rule in rules)
+    assert_equal(dict(noisy.states), dict(quiet.states), 0)
+    assert not torch.equal(noisy.params["head.weight"], quiet.params["head.weight"])
 
 
 @pytest.mark.slow
@@ -151,13 +164,11 @@ def test_the_personal_model_is_the_end_of_one_more_local_pass(method, values):
     """A pass that is not clipped; of APPFL the published one."""
     world, done = trained(method, values, departures=PAPER.get(method, ()))
 
-    def local_pass(state, batches, others):
-        given = done.params, done.server, state, batches, world.task
-        upload, kept = world.method.local_update(*given)
-        return {name: done.params[name] + value for name, value in upload.update.items()} | kept
+    def local_pass(params, *given):
+        upload, kept = world.method.local_update(params, *given)
+        return {name: params[name] + value for name, value in upload.update.items()} | kept
 
-    work = [world.work(client, done.round) for client in range(4)]
-    ends = world.run_clients(local_pass, done.states, range(4), work)
+    ends = of_everybody(world, done, local_pass)
     for name, value in personal_models(world, done).items():
         torch.testing.assert_close(value, ends[name], rtol=1e-12, atol=1e-14)
         assert not torch.equal(value[0], done.params[name])

@@ -1,5 +1,4 @@
-"""Methods that share a part of the model: what stays never leaves, and with nothing kept they are
-DP-FedAvg."""
+"""Methods that share a part of the model: what stays never leaves."""
 
 import dataclasses
 
@@ -10,18 +9,9 @@ import torch.nn.functional as F
 from pflpipe import cells
 from pflpipe.errors import ConfigError
 from pflpipe.learning.networks import Network
-from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import (
-    CLASSES,
-    assert_equal,
-    params_after,
-    personal_models,
-    plan,
-    simulation,
-    with_states,
-)
+from simulations import CLASSES, personal_models, plan, simulation, spied, with_states
 
 HEAD, BODY = ("head.weight", "head.bias"), ("fc1.weight", "fc1.bias", "norm1.weight", "norm1.bias")
 NORM = ("norm1.weight", "norm1.bias")
@@ -44,47 +34,23 @@ def normalised(world):
     return dataclasses.replace(world, network=Network(shapes, body))
 
 
-def uploads_of(world, begun):
-    """The uploads of all clients in the first round: update and extras, stacked, and the new
-    states."""
-
-    def hook(state, batches, others):
-        given = begun.params, begun.server, state, batches, world.task
-        upload, new = world.method.local_update(*given)
-        return upload.update, upload.extras, new
-
-    clients = range(world.plan.clients)
-    work = [world.work(client, 0) for client in clients]
-    return world.run_clients(hook, begun.states, clients, work)
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_only_the_shared_parameters_are_uploaded_and_only_the_private_ones_kept(name):
-    world = normalised(simulation(name, backend="vmap"))
-    update, extras, states = uploads_of(world, rounds.start(world))
-    assert set(update) == set(SHARED[name])
-    assert extras == {}
-    assert set(states) == set(PRIVATE[name])
-    assert all(not torch.equal(value[0], value[1]) for value in states.values())
+    done, seen, _ = spied(normalised(simulation(name, backend="vmap")))
+    for uploads, _, _ in seen:
+        assert set(uploads.update) == set(SHARED[name])
+    assert set(done.states) == set(PRIVATE[name])
+    assert all(not torch.equal(value[0], value[1]) for value in dict(done.states).values())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_an_upload_is_a_change_and_holds_no_private_value(name):
     """Without learning every upload is zero, however far the private values are from the
     server's."""
-    world = normalised(simulation(name, lr=0.0))
-    begun = rounds.start(world)
-    with_states(begun, lambda _, value: value + 100.0)
-    update, _, _ = uploads_of(world, begun)
-    assert all(value.abs().max() == 0 for value in update.values())
-
-
-@pytest.mark.parametrize("name", METHODS)
-def test_the_server_never_sees_a_private_parameter_move(name):
-    world = normalised(simulation(name, plan=plan(noise_multiplier=5.0)))
-    before, after = rounds.start(world).params, params_after(world)
-    for key in before:
-        assert torch.equal(before[key], after[key]) == (key not in SHARED[name])
+    world = normalised(simulation(name, lr=0.0, plan=plan(rounds=1)))
+    begun = with_states(rounds.start(world), lambda _, value: value + 100.0)
+    _, ((uploads, _, _),), _ = spied(world, begun)
+    assert all(value.abs().max() == 0 for value in uploads.update.values())
 
 
 @pytest.mark.slow
@@ -101,23 +67,6 @@ def test_the_personal_model_is_the_released_part_with_the_clients_own(name):
     for key, value in personal_models(still, done).items():
         expected = done.states[key] if key in PRIVATE[name] else done.params[key]
         assert torch.equal(value, expected.expand_as(value))
-
-
-# Reductions to DP-FedAvg
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("name", ["fedper", "fedrep", "centaur", "fedbabu", "fedpac"])
-def test_with_an_empty_head_it_is_dp_fedavg(name, optimizer, monkeypatch):
-    settings = {"backend": "vmap", "optimizer": optimizer, "lr": 0.05}
-    settings["momentum"] = 0.5 if optimizer == "sgd" else 0.0
-    expected = params_after(simulation("dp_fedavg", **settings))
-    monkeypatch.setattr("pflpipe.learning.task.HEAD", ())
-    # Nothing to train.
-    monkeypatch.setattr(Task, "train_head", lambda self, params, batches, solver: params)
-    values = {"weight": 0.0} if name == "fedpac" else {}
-    assert_equal(params_after(simulation(name, values, **settings)), expected)
 
 
 # What a study may ask for
