@@ -1,6 +1,6 @@
 """Figures of attacks: as readable, and in the same look, as those of a study."""
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -28,7 +28,7 @@ HIGHEST = 10.0
 
 def private(epsilon: float) -> Cell:
     budget = cells.Privacy("gaussian", epsilon=epsilon, delta=1e-3, clip_norm=1.0)
-    return dataclasses.replace(fake_attacks.CELL, privacy=budget, method="dp_fedavg")
+    return replace(fake_attacks.CELL, privacy=budget, method="dp_fedavg")
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,9 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     """One setting without privacy, eight budgets and a long name."""
     made = [fake_attacks.CELL, *(private(2.0**power) for power in range(8))]
     names = ["", "every bit of a name that is as long as a variant may well be", *[""] * 7]
-    rows = [
-        Row(dataclasses.replace(cell, seed=seed), variant=name)
-        for cell, name in zip(made, names, strict=True)
-        for seed in (0, 1)
-    ]
-    study, folder = Study("tiny", "Tiny", "Made up.", tuple(rows)), tmp_path_factory.mktemp("tree")
+    pairs, folder = list(zip(made, names, strict=True)), tmp_path_factory.mktemp("tree")
+    rows = [Row(replace(cell, seed=seed), variant=name) for cell, name in pairs for seed in (0, 1)]
+    study = Study("tiny", "Tiny", "Made up.", tuple(rows))
     fake_attacks.write(study, folder)
     return study, folder
 
@@ -69,15 +66,16 @@ def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(
 ) -> None:
     with matplotlib.rc_context(fname=style.SHEET):
         figure = membership.figure(*attacked, min(style.WIDTHS))
+
+    def looks(lines):
+        return [(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines]
+
     steps = [line for line in figure.axes[0].lines if line.get_drawstyle() == "steps-post"]
-    looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in steps}
-    assert len(looks) == len(steps) == 9
+    found = looks(steps)
+    assert len(set(found)) == len(steps) == 9
     assert all(line.get_linestyle() not in ("--", ":") for line in steps[:7])
-    assert len({color for color, _ in looks} | {style.PLAIN}) <= 8
-    key = figure.legends[0].get_lines()
-    assert [(line.get_color(), str(line._unscaled_dash_pattern)) for line in key] == [
-        (line.get_color(), str(line._unscaled_dash_pattern)) for line in steps
-    ]
+    assert len({color for color, _ in found} | {style.PLAIN}) <= 8
+    assert looks(figure.legends[0].get_lines()) == found
 
 
 def test_a_study_has_an_attacks_figure_when_it_names_it_and_says_no_more_than_its_width() -> None:

@@ -3,7 +3,6 @@ what the plan allows."""
 
 import copy
 import dataclasses
-import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -82,10 +81,9 @@ def test_equal_seeds_play_the_same_game():
 def test_the_run_does_not_depend_on_what_clients_hold_that_are_no_members():
     world = game(noise=0.3, batch_size=4)
     member, _ = membership.roles(world.seed, CLIENTS)
-    pairs = zip(world.split.train, member, strict=True)
-    others = np.concatenate([rows for rows, here in pairs if not here])
     x = world.train.x.clone()
-    x[others] += 5
+    for client in np.flatnonzero(~member):
+        x[world.split.train[client]] += 5
     changed = dataclasses.replace(world, train=Examples(x, world.train.y))
     one, other = (membership.of_members(each, member) for each in (world, changed))
     assert_equal(params_after(one), params_after(other), 0)
@@ -164,7 +162,7 @@ def known_mu() -> dict[str, np.ndarray]:
     ``member`` bool and the scores, of everybody who tossed a coin; ``cosines``, between what they
     would send in games of their own, block by block.
     """
-    found: dict[str, list[np.ndarray]] = {name: [] for name in ("member", "informed", "strongest")}
+    found: dict[str, list[np.ndarray]] = {"member": [], "informed": [], "strongest": []}
     blocks = []
     for seed in range(16):
         options = {"rounds": 3, "clip_norm": 0.05}
@@ -178,9 +176,8 @@ def known_mu() -> dict[str, np.ndarray]:
         for name, values in (("member", member), ("informed", informed), ("strongest", exact)):
             found[name].append(values[~calibration])
         blocks.append(gram[np.ix_(~calibration, ~calibration)])
-    return {name: np.concatenate(parts) for name, parts in found.items()} | {
-        "cosines": block_diag(*blocks)
-    }
+    joined = {name: np.concatenate(parts) for name, parts in found.items()}
+    return joined | {"cosines": block_diag(*blocks)}
 
 
 @pytest.mark.slow
@@ -274,10 +271,9 @@ def test_a_candidates_weight_is_counted_as_if_it_came_and_the_others_as_if_it_di
     heard = strongest.ObservedRound(Uploads({}, {"size": sizes}), everybody, {})
     world = simulation("fedavg", sizes=(2, 4, 6))
     without, together = strongest._weights(world, everybody.numpy(), asked, heard)
-    np.testing.assert_allclose(without, [[0, 0, 1], [1 / 4, 0, 3 / 4], [1, 0, 0]])
-    np.testing.assert_allclose(
-        together, [[1 / 4, 0, 3 / 4], [1 / 6, 1 / 3, 1 / 2], [1 / 4, 0, 3 / 4]]
-    )
+    come = [1 / 4, 0, 3 / 4]
+    np.testing.assert_allclose(without, [[0, 0, 1], come, [1, 0, 0]])
+    np.testing.assert_allclose(together, [come, [1 / 6, 1 / 3, 1 / 2], come])
 
 
 @pytest.mark.slow
@@ -291,11 +287,10 @@ def test_an_attack_changes_nothing_that_it_looks_at(method, noise, monkeypatch):
 
     log_ratios = strongest.log_ratios
 
-    def watched(
-        world: Simulation, drawn: np.ndarray, expected: Tree, extras: Tree, heard: Any, scale: Tree
-    ) -> np.ndarray:
+    def watched(*given: Any) -> np.ndarray:
+        _, _, expected, extras, heard, scale = given
         remember(expected, extras, heard.uploads.update, heard.uploads.extras, heard.sum, scale)
-        return log_ratios(world, drawn, expected, extras, heard, scale)
+        return log_ratios(*given)
 
     monkeypatch.setattr(membership, "log_ratios", watched)
     world = game(noise, method)
@@ -312,10 +307,8 @@ def test_at_tiny_epsilon_nobody_is_found():
     guessing."""
     found = [membership.attack(game(noise=1000.0, seed=seed)) for seed in range(8)]
     for score in membership.SCORES:
-        member, values = (
-            np.concatenate(parts)
-            for parts in zip(*(judged(result, score) for result in found), strict=True)
-        )
+        games = [judged(result, score) for result in found]
+        member, values = (np.concatenate(parts) for parts in zip(*games, strict=True))
         inside, outside = member.sum(), (~member).sum()
         assert min(inside, outside) > 60
         deviation = math.sqrt((inside + outside + 1) / (12 * inside * outside))
@@ -340,9 +333,12 @@ def test_releases_are_measured_in_units_of_the_noise(method, options, monkeypatc
     scalars = world.plan.rounds * world.network.parameters
     assert scalars > 2000
     told = []
-    monkeypatch.setattr(
-        membership, "likelihood_ratios", lambda *given, informed: told.append(given) or given[1]
-    )
+
+    def ratios(*given, informed):
+        told.append(given)
+        return given[1]
+
+    monkeypatch.setattr(membership, "likelihood_ratios", ratios)
     membership.attack(world)
     (_, calibration, variance, coordinates), (_, again, *same) = told
     assert coordinates == scalars
@@ -356,25 +352,26 @@ def test_releases_are_measured_in_units_of_the_noise(method, options, monkeypatc
     assert variance == pytest.approx(gaussian * (2 if "norm" in options else 1))
 
 
-def test_the_adversary_does_not_know_how_members_shuffle():
-    world = game(1e-9, batch_size=4, options={"rounds": 1})
+def unexplained(world: Simulation) -> tuple[float, np.ndarray]:
+    """Return the share of the release that is not the members' expected messages, and the squares
+    of the lengths of all clients' messages."""
     member, _ = membership.roles(world.seed, CLIENTS)
     products, *_ = membership._watch(world, member)
     combination = np.append(member.astype(float), -1.0)
-    assert combination @ products @ combination > 1e-3 * products[-1, -1]
+    return combination @ products @ combination / products[-1, -1], np.diag(products)[:-1]
+
+
+def test_the_adversary_does_not_know_how_members_shuffle():
+    assert unexplained(game(1e-9, batch_size=4, options={"rounds": 1}))[0] > 1e-3
 
 
 def test_what_a_client_is_taken_to_send_is_what_a_member_sends():
     """Full batches leave nothing to shuffle: without noise the release is the sum of the members'
     own vectors."""
     world = game(1e-9, batch_size=0, options={"rounds": 1, "clip_norm": 0.05})
-    member, _ = membership.roles(world.seed, CLIENTS)
-    products, *_ = membership._watch(world, member)
-    combination = np.append(member.astype(float), -1.0)
-    assert combination @ products @ combination < 1e-12 * products[-1, -1]
-    assert np.diag(products)[:-1] == pytest.approx((0.05 / CLIENTS) ** 2, rel=1e-6), (
-        "everybody is clipped"
-    )
+    left, squares = unexplained(world)
+    assert left < 1e-12
+    assert squares == pytest.approx((0.05 / CLIENTS) ** 2, rel=1e-6), "everybody is clipped"
 
 
 @pytest.mark.parametrize("informed", [False, True])
@@ -463,8 +460,7 @@ def stored(entries: list[Cell], results: Path, times: int = 1) -> Study:
 
     All clients are there so many times.
     """
-    pairs = itertools.product(entries, (0, 1))
-    rows = [dataclasses.replace(cell, seed=seed) for cell, seed in pairs]
+    rows = [dataclasses.replace(cell, seed=seed) for cell in entries for seed in (0, 1)]
     member = np.array([True] * 4 + [False] * 12)
     score = np.array([1.0, 1.0, 1.0, 0.0] + [1.0] + [0.0] * 9 + [9.0, 9.0])
     arrays = {"member": member, "calibration": np.arange(16) >= 14}
@@ -564,12 +560,9 @@ def test_a_game_without_anybody_held_out_says_so():
 @pytest.mark.slow
 def test_the_run_that_is_attacked_is_the_cells_when_everybody_is_a_member_but_for_its_noise():
     world = game(noise=0.3)
-    everybody = np.ones(CLIENTS, dtype=bool)
-    *_, progress = membership._watch(world, everybody)
-    own, other = (
-        params_after(dataclasses.replace(world, key=key))
-        for key in (world.key, derived_key(world.key, "members"))
-    )
+    *_, progress = membership._watch(world, np.ones(CLIENTS, dtype=bool))
+    key = derived_key(world.key, "members")
+    own, other = params_after(world), params_after(dataclasses.replace(world, key=key))
     assert_equal(progress.params, other, 0)
     assert all((own[name] != other[name]).all() for name in own)
 

@@ -49,17 +49,10 @@ def world(
 ) -> Simulation:
     """A run of four clients with 243 parameters; noise multiplier sqrt(ROUNDS) = 3.16, which at q =
     1 is mu = 1."""
-    return simulation(
-        method,
-        {"keep_ratio": 0.7} if method == "dp_pfeddsu" else {},
-        plan=plan(4, **({"noise_multiplier": math.sqrt(ROUNDS), "rounds": ROUNDS} | changes)),
-        departures=named,
-        model=cells.Model("mlp", (10,)),
-        shape=(20,),
-        sizes=(2, 3, 4, 3),
-        lr=lr,
-        seed=seed,
-    )
+    values = {"keep_ratio": 0.7} if method == "dp_pfeddsu" else {}
+    rule = plan(4, **({"noise_multiplier": math.sqrt(ROUNDS), "rounds": ROUNDS} | changes))
+    shape = {"model": cells.Model("mlp", (10,)), "shape": (20,), "sizes": (2, 3, 4, 3)}
+    return simulation(method, values, plan=rule, departures=named, lr=lr, seed=seed, **shape)
 
 
 @functools.cache
@@ -74,11 +67,10 @@ def heard(run: Simulation) -> tuple[dict[str, np.ndarray], list[tuple[Any, ...]]
     seen = []
     original = mechanism.release
 
-    def spy(
-        generator: Any, uploads: Uploads, present: Any, plan: Any, scale: Any, departures: Any
-    ) -> Released:
+    def spy(generator: Any, uploads: Uploads, *rest: Any) -> Released:
+        present, plan, scale, _ = rest
         state = generator.bit_generator.state
-        released = original(generator, uploads, present, plan, scale, departures)
+        released = original(generator, uploads, *rest)
         if plan.noise_multiplier:  # else the auditor computes the clients' part
             seen.append((uploads, present, plan, scale, released, state))
         return released
@@ -280,9 +272,8 @@ def test_clients_send_what_they_send_without_canaries_and_hear_of_themselves_alo
     rounds.one_round(dataclasses.replace(run, release=listen), rounds.start(run))
     _, ((uploads, _, expected), *_), _ = spied(run)
     assert_equal(told[0].clean, expected.clean, 0)
-    assert all(
-        len(value) == 4 for tree in (told[0].messages, told[0].clean) for value in tree.values()
-    )
+    for tree in (told[0].messages, told[0].clean):
+        assert {len(value) for value in tree.values()} == {4}
     assert_equal({"norms": told[0].norms}, {"norms": expected.norms}, 0)
     assert set(uploads.extras) == {"size"}
 
@@ -329,10 +320,8 @@ def broken(change: Any) -> Any:
     """Return a release that is told another plan than the one it is audited for."""
     original = mechanism.release
 
-    def release(
-        generator: Any, uploads: Any, present: Any, plan: Any, scale: Any, departures: Any
-    ) -> Released:
-        return original(generator, uploads, present, change(plan), scale, departures)
+    def release(generator: Any, uploads: Any, present: Any, plan: Any, *rest: Any) -> Released:
+        return original(generator, uploads, present, change(plan), *rest)
 
     return release
 
@@ -347,8 +336,7 @@ def test_a_broken_run_is_refuted(name, clip, monkeypatch):
 
     run = world(**WORLDS[name])
     monkeypatch.setattr(mechanism, "release", broken(change))
-    game = one_run.attack(run)
-    found = one_run.judged(game["heads"], game["scores"], 1e-3)
+    found = one_run.judged(*one_run.attack(run).values(), 1e-3)
     assert found["epsilon_lower"] > max(accounting.epsilon(run.plan, 1e-3), 3.2)
 
 
@@ -362,9 +350,8 @@ def test_feddpas_official_code_spends_more_than_the_epsilon_it_is_calibrated_to(
     shape = {"rounds": 30, "sample_rate": 1.0, "clients": 96, "local_epochs": 5, "batch_size": 16}
     made = accounting.make_plan(asked, departures=named, sizes=np.array(sizes), **shape)
     noise = {name: getattr(made, name) for name in ("clip_norm", "noise_multiplier")}
-    run = world("feddpa", named=named, **noise, rounds=30)
-    game = one_run.attack(run)
-    assert one_run.judged(game["heads"], game["scores"], 1e-3)["epsilon_lower"] > 2
+    game = one_run.attack(world("feddpa", named=named, **noise, rounds=30))
+    assert one_run.judged(*game.values(), 1e-3)["epsilon_lower"] > 2
 
 
 # ---------------------------------------------------------------- whom it is for

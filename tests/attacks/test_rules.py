@@ -32,18 +32,12 @@ def project(tmp_path: Path) -> Path:
 @pytest.mark.pipeline
 def test_the_picture_of_an_attack_needs_no_training_and_leaves_out_what_it_is_not_about(project):
     snakemake(project, FIGURE.format("membership"))
-    made = {
-        str(file.relative_to(project))
-        for file in (project / "results").rglob("*")
-        if file.is_file()
-    }
-    assert {
-        FIGURE.format("membership").replace("png", kind) for kind in ("png", "svg", "csv")
-    } <= made
-    assert not any(name.startswith(("results/runs", "results/scores")) for name in made)
-    (attacked,) = (project / "results/attacks/membership").iterdir()
+    drawn, results = project / FIGURE.format("membership"), project / "results"
+    assert all(drawn.with_suffix(kind).is_file() for kind in (".png", ".svg", ".csv"))
+    assert not any((results / name).exists() for name in ("runs", "scores"))
+    (attacked,) = (results / "attacks/membership").iterdir()
     assert "dp_fedavg" in attacked.name
-    table = pd.read_csv(project / FIGURE.format("membership").replace("png", "csv"))
+    table = pd.read_csv(drawn.with_suffix(".csv"))
     assert table["method"].unique() == ["dp_fedavg"]
 
 
@@ -80,9 +74,8 @@ def test_an_attack_depends_on_its_own_code_and_its_methods_and_not_on_what_draws
 def test_a_study_without_a_run_to_attack_ends_snakemake_with_one_line_before_any_job(project):
     malformed.put("methods", [{"name": "local_only"}], "studies/tiny.yaml")(project)
     result = snakemake(project, FIGURE.format("one_run"), code=2)
-    assert result.stderr.splitlines()[-1].startswith(
-        "error: study tiny: no run for attack one_run; expected noise"
-    )
+    said = "error: study tiny: no run for attack one_run; expected noise"
+    assert result.stderr.splitlines()[-1].startswith(said)
     assert "Traceback" not in result.stderr
     assert not (project / "results").exists()
 

@@ -103,12 +103,10 @@ def test_lengths_by_an_estimated_covariance_vary_as_it_is_said_that_they_do(prob
     noise = rng.standard_normal((4000, draws, coordinates))
     noise -= noise.mean(axis=1, keepdims=True)
     n = draws - 1
-    inverse = (
-        np.linalg.inv(noise.transpose(0, 2, 1) @ noise / n)[:, 0, 0] * (n - coordinates - 1) / n
-    )
-    assert (np.sqrt(inverse) > longest(draws, coordinates, probability)).mean() == pytest.approx(
-        probability, abs=0.02
-    )
+    inverse = np.linalg.inv(noise.transpose(0, 2, 1) @ noise / n)[:, 0, 0]
+    lengths = np.sqrt(inverse * (n - coordinates - 1) / n)
+    longer = (lengths > longest(draws, coordinates, probability)).mean()
+    assert longer == pytest.approx(probability, abs=0.02)
 
 
 @pytest.mark.slow
@@ -134,13 +132,19 @@ def test_rows_of_clients_that_were_not_drawn_go_no_further_as_in_training():
 def test_a_secret_canary_is_looked_at_in_cohorts_of_fewer_clients_than_the_plan_has():
     counts = set()
 
-    def counting(generator, sent, present, plan, scale, departures):
+    def counting(generator, sent, present, *rest):
         counts.add((present.shape[1], int(present[0].sum())))
-        return release(generator, sent, present, plan, scale, departures)
+        return release(generator, sent, present, *rest)
 
     mechanism = CASES["gaussian-drawn-central"].mechanism_under_audit()
     assert not sensitivity(dataclasses.replace(mechanism, release=counting), KEY).flagged
     assert counts == {(5, 5), (4, 4), (1, 1), (1, 0)}  # of 24; with the canary and without
+
+
+def audited(name):
+    """Return the mechanism of a case, and the model that it releases."""
+    mechanism = CASES[name].mechanism_under_audit()
+    return mechanism, mechanism.network.init(torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(
@@ -153,8 +157,7 @@ def test_a_secret_canary_is_looked_at_in_cohorts_of_fewer_clients_than_the_plan_
     ],
 )
 def test_canaries_are_as_long_as_they_say_in_public_units(name, further):
-    mechanism = CASES[name].mechanism_under_audit()
-    params = mechanism.network.init(torch.Generator().manual_seed(0))
+    mechanism, params = audited(name)
     scale = mechanism.scale(params, mechanism.init_server(params))
     library = directions(mechanism, params)
     assert tuple(library) == CANARIES + further
@@ -164,19 +167,15 @@ def test_canaries_are_as_long_as_they_say_in_public_units(name, further):
     for canary, tree in library.items():
         sent = uploads(mechanism, tree, True, scale, 2)
         rows = [sent.update[name][0, 0] / scale.get(name, torch.ones(())) for name in tree]
-        length = torch.linalg.vector_norm(
-            torch.cat([row.reshape(-1) for row in rows]), ord=norm
-        ).item()
-        assert length == pytest.approx(
-            lengths.get(canary, 1.0) * mechanism.plan.clip_norm, rel=1e-5
-        )
+        flat = torch.cat([row.reshape(-1) for row in rows])
+        expected = lengths.get(canary, 1.0) * mechanism.plan.clip_norm
+        assert torch.linalg.vector_norm(flat, ord=norm).item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(CASES))
 def test_worlds_differ_in_the_canary_alone_and_have_the_side_entries_that_are_read(name):
-    mechanism = CASES[name].mechanism_under_audit()
-    params = mechanism.network.init(torch.Generator().manual_seed(0))
+    mechanism, params = audited(name)
     tree = directions(mechanism, params)["exclusive"]
     there, absent = (uploads(mechanism, tree, here, {}, 3) for here in (True, False))
     clients = mechanism.plan.clients
@@ -187,23 +186,18 @@ def test_worlds_differ_in_the_canary_alone_and_have_the_side_entries_that_are_re
             assert left[key].shape[:2] == (3, clients)
             assert torch.equal(left[key][:, others], right[key][:, others])
     # Where a bit is released beside the update, who is absent is not finite: zeros would have one.
-    assert not any(
-        value[:, mechanism.canary].nan_to_num(0).any() for value in absent.update.values()
-    )
-    # Nobody else keeps the exclusive coordinates.
-    assert not any(
-        there.update[key][:, others][:, :, mask].any() for key, mask in exclusive(tree).items()
-    )
-    present = torch.ones(3, clients, dtype=torch.bool)
+    for value in absent.update.values():
+        assert not value[:, mechanism.canary].nan_to_num(0).any()
+    for key, mask in exclusive(tree).items():
+        assert not there.update[key][:, others][:, :, mask].any(), "nobody else keeps them"
+    how = torch.ones(3, clients, dtype=torch.bool), mechanism.plan, mechanism.release_departures
     for world in (there, absent):
-        check_extras(
-            world.update, world.extras, present, mechanism.plan, mechanism.release_departures
-        )
+        check_extras(world.update, world.extras, *how)
 
 
 def test_inputs_are_not_modified_by_the_audited_release():
-    mechanism = CASES["gaussian-noise_on_support-central"].mechanism_under_audit()
-    tree = directions(mechanism, mechanism.network.init(torch.Generator().manual_seed(0)))["huge"]
+    mechanism, params = audited("gaussian-noise_on_support-central")
+    tree = directions(mechanism, params)["huge"]
     sent = uploads(mechanism, tree, True, {}, 4)
     copies = {name: value.clone() for name, value in sent.update.items()}
     present = torch.ones(4, mechanism.plan.clients, dtype=torch.bool)
@@ -213,8 +207,7 @@ def test_inputs_are_not_modified_by_the_audited_release():
 
 
 def test_the_public_scale_of_the_audit_is_the_methods():
-    mechanism = CASES["gaussian-scaled_by_dp_pfeddsu-central"].mechanism_under_audit()
-    params = mechanism.network.init(torch.Generator().manual_seed(0))
+    mechanism, params = audited("gaussian-scaled_by_dp_pfeddsu-central")
     scale = mechanism.scale(params, {})
     expected = info("dp_pfeddsu").factory().scale(params, {}, mechanism.task)
     assert scale.keys() == expected.keys()
@@ -223,8 +216,7 @@ def test_the_public_scale_of_the_audit_is_the_methods():
 
 
 def test_a_method_that_sends_further_parts_is_audited_with_them_alone_and_together():
-    mechanism = CASES["gaussian-scaled_by_fedpac-central"].mechanism_under_audit()
-    params = mechanism.network.init(torch.Generator().manual_seed(0))
+    mechanism, params = audited("gaussian-scaled_by_fedpac-central")
     library = directions(mechanism, params)
     assert mechanism.shapes == mechanism.network.shapes | {"centroids": (2, 4)}
     touched = {
