@@ -68,6 +68,16 @@ def column(name: str, values: Callable[[pd.DataFrame], object]) -> Callable:
     return lambda table: table.assign(**{name: values(table)})
 
 
+def named(words: str, name: str, values: Callable[[pd.DataFrame], object]) -> Case:
+    """Return the damage of a column in a source with names of columns."""
+    return Case(words, column(name, values), {}, TABLES)
+
+
+def follows(name: str, values: Callable[[pd.DataFrame], object], **block: object) -> Case:
+    """Return a column from which the label follows."""
+    return Case(f"the label follows from {name} alone", column(name, values), block)
+
+
 def cell(name: str, value: object) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def damage(table: pd.DataFrame) -> pd.DataFrame:
         table = table.astype({name: object})
@@ -152,7 +162,6 @@ def is_yes(table: pd.DataFrame) -> pd.Series:
 
 SPELLING = "1 in several spellings"
 NOBODY = "expected the id of a user"
-LABEL = "the label follows from {} alone"
 NUMBERS = {"classes": None, "label": None, "target": "dose", "vocabularies": {}}
 
 FRAMES: Mapping[str, Case] = {
@@ -186,9 +195,7 @@ FRAMES: Mapping[str, Case] = {
         {"label": "person", "classes": list(PEOPLE), "features": ["age"]},
         TABLES,
     ),
-    "large numbers": Case(
-        "float32 rounds", column("big", lambda t: 2**62 + 3 * (t["age"] % 7)), {}, TABLES
-    ),
+    "large numbers": named("float32 rounds", "big", lambda t: 2**62 + 3 * (t["age"] % 7)),
     "lists for ids": Case(
         "got '(list|ndarray)'",
         column("person", lambda t: [[p] for p in t["person"]]),
@@ -198,27 +205,14 @@ FRAMES: Mapping[str, Case] = {
     "rounded ids": Case(
         NOBODY, column("person", lambda t: [2.0**54 + 2 * (a % 6) for a in t["age"]]), {}, ("csv",)
     ),
-    "decimal commas": Case(
-        "a number such as 1234.5",
-        column("dose", lambda t: t["dose"].astype(str).str.replace(".", ",")),
-        {},
-        TABLES,
+    "decimal commas": named(
+        "a number such as 1234.5", "dose", lambda t: t["dose"].astype(str).str.replace(".", ",")
     ),
-    "percent signs": Case(
-        "a number such as 1234.5", column("age", lambda t: t["age"].astype(str) + " %"), {}, TABLES
+    "percent signs": named("a number such as 1234.5", "age", lambda t: t["age"].astype(str) + " %"),
+    "signs between thousands": named(
+        "a number such as 1234.5", "age", lambda t: [f"{1000 * age:,}" for age in t["age"]]
     ),
-    "signs between thousands": Case(
-        "a number such as 1234.5",
-        column("age", lambda t: [f"{1000 * age:,}" for age in t["age"]]),
-        {},
-        TABLES,
-    ),
-    "addresses": Case(
-        "write texts: {ip: 64}",
-        column("ip", lambda t: [f"10.0.{a}.7" for a in t["age"]]),
-        {},
-        TABLES,
-    ),
+    "addresses": named("write texts: {ip: 64}", "ip", lambda t: [f"10.0.{a}.7" for a in t["age"]]),
     "a very long label": Case(r"classes; got 'z{40}\.\.\. in 1", cell("y", "z" * 5000), {}, TABLES),
     "a very long number": Case(
         r"got 'z{40}\.\.\. in 1", cell("age", "z" * 5000), {}, ("csv", "tsv", "frame")
@@ -226,38 +220,26 @@ FRAMES: Mapping[str, Case] = {
     "no id": Case("a value in every row", id_of("Ann", "")),
     "the label of a merge": Case("feature y_y has the name", column("y_y", is_yes), {"label": "y"}),
     "the label twice": Case("feature y.1 has the name", column("y.1", is_yes)),
-    "the label as a number": Case(LABEL.format("sick"), column("sick", is_yes)),
-    "the label with a sign": Case(
-        LABEL.format("mood"), column("mood", lambda t: 3 - 5 * is_yes(t))
+    "the label as a number": follows("sick", is_yes),
+    "the label with a sign": follows("mood", lambda t: 3 - 5 * is_yes(t)),
+    "a later result": follows("score", lambda t: 50 + 40 * is_yes(t) - t["age"] / 3),
+    "a result of few values": follows("grade", lambda t: 2 * (t["age"] % 3) + is_yes(t)),
+    "a word for the label": follows(
+        "said",
+        lambda t: np.where(t["y"] == "yes", "ja", "nein"),
+        vocabularies={"city": ["Oslo", "Rome"], "said": ["ja", "nein"]},
     ),
-    "a later result": Case(
-        LABEL.format("score"), column("score", lambda t: 50 + 40 * is_yes(t) - t["age"] / 3)
-    ),
-    "a result of few values": Case(
-        LABEL.format("grade"), column("grade", lambda t: 2 * (t["age"] % 3) + is_yes(t))
-    ),
-    "a word for the label": Case(
-        LABEL.format("said"),
-        column("said", lambda t: np.where(t["y"] == "yes", "ja", "nein")),
-        {"vocabularies": {"city": ["Oslo", "Rome"], "said": ["ja", "nein"]}},
-    ),
-    "the target in another unit": Case(
-        LABEL.format("grams"),
-        column("grams", lambda t: 1000 * t["dose"]),
-        NUMBERS | {"features": ["age", "grams"]},
+    "the target in another unit": follows(
+        "grams", lambda t: 1000 * t["dose"], **NUMBERS, features=["age", "grams"]
     ),
     "numbers of rows": Case("every row has another", column("n", lambda t: range(len(t)))),
-    "keys of rows": Case(
-        "every row has another",
-        column("key", lambda t: (np.arange(len(t)) * 37 + 5) % 997),
-        {},
-        TABLES,
+    "keys of rows": named(
+        "every row has another", "key", lambda t: (np.arange(len(t)) * 37 + 5) % 997
     ),
-    "a number of each person": Case(
+    "a number of each person": named(
         "each person has a value of patient_id",
-        column("patient_id", lambda t: t["person"].map(lambda p: 13 * PEOPLE.index(p) + 5)),
-        {},
-        TABLES,
+        "patient_id",
+        lambda t: t["person"].map(lambda p: 13 * PEOPLE.index(p) + 5),
     ),
     "a date": Case("float32 rounds", column("day", lambda t: 20200101 + t["age"] % 29)),
     "standardised": Case("every feature has mean 0", standardised, {"features": ["age", "dose"]}),
@@ -283,7 +265,7 @@ FRAMES: Mapping[str, Case] = {
     "an undeclared word": Case("vocabularies.city", cell("city", "Bern"), {}, TABLES),
     "an undeclared label": Case("classes", cell("y", "perhaps"), {}, TABLES),
     "no label": Case("column 'y'", cell("y", ""), {}, TABLES),
-    "a column of words": Case("without a vocabulary: note", column("note", long_words), {}, TABLES),
+    "a column of words": named("without a vocabulary: note", "note", long_words),
     "no column of labels": Case("no column 'y'", lambda t: t.drop(columns="y"), {}, TABLES),
     "one name twice": Case("2 columns have the name 'age'", twice, {}, ("csv", "tsv", "frame")),
 }

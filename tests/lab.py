@@ -94,12 +94,8 @@ class PostgreSQL:
         program = shutil.which(name, path=_PROGRAMS)
         assert program, name
         with open(self.folder / "log", "ab") as log:
-            return subprocess.Popen(
-                [*_as_owner(), program, "-D", self.folder / "data", *words],
-                cwd=self.folder,
-                stdout=log,
-                stderr=log,
-            )
+            command = [*_as_owner(), program, "-D", self.folder / "data", *words]
+            return subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
 
 
 class ObjectStore:
@@ -129,9 +125,8 @@ class ObjectStore:
         self._hung: dict[str, threading.Event] = {}
         self._counting = threading.Lock()
         self._app = DomainDispatcherApplication(create_backend_app)
-        self._server = make_server(
-            "127.0.0.1", free_port(), self._answer, threaded=True, request_handler=Quiet
-        )
+        how = {"threaded": True, "request_handler": Quiet}
+        self._server = make_server("127.0.0.1", free_port(), self._answer, **how)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.uri = f"http://127.0.0.1:{self._server.port}"
         self.environment = {
@@ -147,13 +142,8 @@ class ObjectStore:
         """Return a client of boto3."""
         import boto3
 
-        return boto3.client(
-            "s3",
-            endpoint_url=self.uri,
-            aws_access_key_id="me",
-            aws_secret_access_key="secret",
-            region_name="us-east-1",
-        )
+        secret = {"aws_access_key_id": "me", "aws_secret_access_key": "secret"}
+        return boto3.client("s3", endpoint_url=self.uri, region_name="us-east-1", **secret)
 
     def keys(self, bucket: str) -> set[str]:
         """Return the names of all objects of a bucket."""

@@ -1,6 +1,7 @@
 """Which releases are audited, and what follows from a flag."""
 
 import dataclasses
+import itertools
 import json
 import math
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import boxes
+import fake_attacks
 import fake_audits
 from fake_audits import RESULT
 from pflpipe import cells
@@ -31,12 +33,11 @@ def test_every_private_method_is_audited_in_every_version_and_trust_model():
     found = {(subject.method, subject.profile, subject.case.trust) for subject in cases.subjects()}
     for name in NAMES:
         about = registry.info(name).about
+        versions = {"strict": True, "paper": bool(about.paper_departures)}
+        versions |= {"official code": bool(about.official_departures)}
         trusts = {"central"} if about.mechanism == "laplace" else {"central", "local"}
-        for trust in trusts:
-            assert ((name, "strict", trust) in found) == about.private
-            paper, official = about.paper_departures, about.official_departures
-            assert ((name, "paper", trust) in found) == bool(about.private and paper)
-            assert ((name, "official code", trust) in found) == bool(about.private and official)
+        for (version, there), trust in itertools.product(versions.items(), trusts):
+            assert ((name, version, trust) in found) == (about.private and there)
     alone = [s.case.departures for s in cases.subjects() if s.profile == "alone"]
     assert {name for departures in alone for name in departures} == set(DEPARTURES)
 
@@ -55,11 +56,15 @@ def test_a_ledger_asks_for_the_audits_of_its_own_methods_and_of_a_draw_only_if_t
 
 
 def test_methods_with_the_same_release_share_an_audit_and_others_do_not():
-    of = {
-        s.method: s.case.id
-        for s in cases.subjects()
-        if s.profile == "strict" and s.case.trust == "central" and not s.case.drawn
-    }
+    def ids(profile: str, trust: str) -> dict[str, str]:
+        wanted = (profile, trust, False)
+        return {
+            one.method: one.case.id
+            for one in cases.subjects()
+            if (one.profile, one.case.trust, one.case.drawn) == wanted
+        }
+
+    of, published = ids("strict", "central"), ids("paper", "local")
     assert of["dp_fedavg"] == of["feddpa"] == of["fedper"] == "gaussian-central"
     scaled = {name for name, case in of.items() if "scaled" in case}
     own_units = {"dp_pfeddsu", "dp_scaffold", "fedaddp", "fedglp_adp", "fedpac"}
@@ -68,14 +73,8 @@ def test_methods_with_the_same_release_share_an_audit_and_others_do_not():
     assert scaled == own_units
     assert len({of[name] for name in scaled}) == len(scaled)
     assert of["appfl"] == of["appfl_steps"] == "laplace-central"
-    published = {
-        s.method: s.case.id
-        for s in cases.subjects()
-        if s.profile == "paper" and s.case.trust == "local"
-    }
-    assert (
-        published["dp_pfeddsu"] == published["dp_fedsam_topk"] == "gaussian-noise_on_support-local"
-    )
+    on_support = "gaussian-noise_on_support-local"
+    assert published["dp_pfeddsu"] == published["dp_fedsam_topk"] == on_support
 
 
 def test_ids_are_distinct_and_found_again():
@@ -121,26 +120,21 @@ def test_every_audit_and_every_seed_draws_from_a_key_of_its_own():
 
 
 def cell(**changes):
-    made = cells.Cell(
-        "digits",
-        cells.Partition("iid", 20),
-        cells.Model("mlp", (8,)),
-        cells.Training(5, 1, 0, "sgd", 0.1),
-        cells.Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0),
-        "dp_fedavg",
-    )
+    budget = cells.Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0)
+    made = dataclasses.replace(fake_attacks.CELL, privacy=budget, method="dp_fedavg")
     return dataclasses.replace(made, **changes)
+
+
+PLAIN = ["gaussian-central", "gaussian-local"]
+HALF = dataclasses.replace(fake_attacks.CELL.training, sample_rate=0.5)
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, ["gaussian-central", "gaussian-local"]),
+        ({}, PLAIN),
         ({"method": "fedaddp"}, [f"gaussian-scaled_by_fedaddp-{t}" for t in ("central", "local")]),
-        (
-            {"training": cells.Training(5, 1, 0, "sgd", 0.1, sample_rate=0.3)},
-            ["gaussian-central", "gaussian-local", "gaussian-drawn-central"],
-        ),
+        ({"training": HALF}, [*PLAIN, "gaussian-drawn-central"]),
         ({"privacy": cells.Privacy("laplace", epsilon=1.0, clip_norm=1.0)}, ["laplace-central"]),
         ({"privacy": cells.Privacy()}, []),
         ({"departures": ("noise_on_support",)}, []),
@@ -190,9 +184,10 @@ def test_a_refuted_certified_claim_stops_the_pipeline_and_a_nominal_one_does_not
 
 
 def test_an_audit_that_proves_more_than_the_ledger_says_stops_the_pipeline_whoever_claims_it():
-    require_kept([RESULT | {"claim": "nominal", "epsilon_lower": 26.2, "epsilon_true": "inf"}])
+    found = RESULT | {"claim": "nominal", "epsilon_lower": 26.2, "epsilon_true": "inf"}
+    require_kept([found])
     with pytest.raises(PrivacyError, match="gaussian-central: the ledger is refuted"):
-        require_kept([RESULT | {"claim": "nominal", "epsilon_lower": 26.2, "epsilon_true": 25.1}])
+        require_kept([found | {"epsilon_true": 25.1}])
 
 
 @pytest.fixture(scope="module")
@@ -267,19 +262,14 @@ def test_an_audit_says_what_was_claimed_what_the_ledger_says_and_what_was_found(
 def test_audits_agree_with_the_ledger_on_every_departure_by_itself():
     """A departure is flagged by single releases or it is one whose epsilon the ledger leaves alone
     (or shows in whole runs)."""
-    for subject in cases.subjects():
-        if subject.profile != "alone":
-            continue
-        mechanism = subject.case.mechanism_under_audit()
-        counts = neighbours.sizes(subject.case.clients, mechanism.canary)
+    for case in (subject.case for subject in cases.subjects() if subject.profile == "alone"):
+        mechanism = case.mechanism_under_audit()
+        counts = neighbours.sizes(case.clients, mechanism.canary)
         names = tuple(mechanism.network.shapes)
-        entry = cases.ledger(
-            mechanism.plan, subject.case.privacy, subject.case.departures, counts, names
-        )
+        entry = cases.ledger(mechanism.plan, case.privacy, case.departures, counts, names)
         claimed = cases.accounting.epsilon(mechanism.claimed, mechanism.claimed.delta)
-        assert (entry.epsilon_central > claimed * (1 + 1e-6)) == (
-            subject.case.departures[0] not in ("noise_not_divided", "update_against_global")
-        )
+        harmless = case.departures[0] in ("noise_not_divided", "update_against_global")
+        assert (entry.epsilon_central > claimed * (1 + 1e-6)) == (not harmless)
 
 
 def test_a_method_says_whether_its_release_has_an_audit_of_its_own():

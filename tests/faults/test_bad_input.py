@@ -24,9 +24,8 @@ from pflpipe.study.config import Config
 from reliability import record
 
 pytestmark = pytest.mark.faults
-PATHS = st.sampled_from(
-    ["privacy.epsilon", "training.lr", "partition.alpha", "model", "cases", "seeds", "x"]
-)
+KEYS = ["privacy.epsilon", "training.lr", "partition.alpha", "model", "cases", "seeds", "x"]
+PATHS = st.sampled_from(KEYS)
 NAMED = st.sampled_from([*NAMES, "x", "my.py:x"])
 WORDS = {
     "dataset": st.sampled_from(["digits", "mine", "cifar10", "../x"]),
@@ -36,13 +35,8 @@ WORDS = {
 SCHEMA = documents.schema()
 STUDIES = generated.of_schema(SCHEMA, SCHEMA, WORDS)
 # Half of them begin with a study that can be run, so that what comes after the schema is reached.
-OFTEN_GOOD = st.one_of(
-    STUDIES,
-    st.builds(
-        lambda part: copy.deepcopy(malformed.STUDY) | part,
-        STUDIES.flatmap(lambda study: st.sampled_from([{k: v} for k, v in study.items()])),
-    ),
-)
+PARTS = STUDIES.flatmap(lambda study: st.sampled_from([{k: v} for k, v in study.items()]))
+OFTEN_GOOD = STUDIES | PARTS.map(lambda part: copy.deepcopy(malformed.STUDY) | part)
 CONFIGS = generated.of_schema(options.schema(Config), {}, {"studies": st.just(["good"])})
 MANY = {
     "deadline": None,
@@ -97,10 +91,9 @@ def test_six_hundred_studies_made_of_the_schema_and_changed_are_run_or_refused(
     each()
     assert len(codes) >= 300
     assert codes.count(2) > 100
-    record(
-        f"300 studies made of the schema with up to three places changed (part {part + 1} of 2)",
-        "no traceback: run, or refused with exit code 2 and lines that begin with `error:`",
-    )
+    what = f"300 studies made of the schema with up to three places changed (part {part + 1} of 2)"
+    outcome = "no traceback: run, or refused with exit code 2 and lines that begin with `error:`"
+    record(what, outcome)
 
 
 def test_two_hundred_settings_made_of_the_schema_and_changed_are_accepted_or_refused(
@@ -116,10 +109,8 @@ def test_two_hundred_settings_made_of_the_schema_and_changed_are_accepted_or_ref
 
     each()
     assert len(codes) >= 200
-    record(
-        "200 config.yaml made of the schema with up to three places changed",
-        "no traceback: accepted, or refused with exit code 2",
-    )
+    what = "200 config.yaml made of the schema with up to three places changed"
+    record(what, "no traceback: accepted, or refused with exit code 2")
 
 
 def test_two_hundred_studies_with_other_letters_are_run_or_refused(answer, tmp_path, long):

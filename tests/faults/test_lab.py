@@ -25,7 +25,8 @@ from reliability import record
 from tracked import SETTINGS, World, small
 
 pytestmark = [pytest.mark.faults, pytest.mark.pipeline]
-BUCKET, STORE = "mlflow", "s3://results/lab"
+BUCKET, RESULTS = "mlflow", "results"
+STORE, RUNS = f"s3://{RESULTS}/lab", "lab/results/runs/"
 
 
 @pytest.fixture(scope="module")
@@ -165,24 +166,6 @@ def test_a_store_that_is_slow_or_hangs_once_has_the_files_of_every_run_once(
 # ---------------------------------------------------------------- runs of a study in a store
 
 
-def runs_of(store: lab.ObjectStore) -> dict[str, bytes]:
-    """Return the files of the only run in the store that do not depend on times."""
-    bucket, _, folder = STORE.removeprefix("s3://").partition("/")
-    client, found = store.client(), {}
-    for key in store.keys(bucket):
-        name = key.rpartition("/")[2]
-        if key.startswith(f"{folder}/results/runs/"):
-            found[name] = client.get_object(Bucket=bucket, Key=key)["Body"].read()
-    return found
-
-
-def empty(store: lab.ObjectStore) -> None:
-    """Remove all objects of results."""
-    bucket = STORE.removeprefix("s3://").partition("/")[0]
-    for key in store.keys(bucket):
-        store.client().delete_object(Bucket=bucket, Key=key)
-
-
 @pytest.fixture
 def project(ready: Ready, store: lab.ObjectStore, tmp_path: Path) -> Path:
     """A project with a store of results, in which nothing is trained."""
@@ -192,15 +175,24 @@ def project(ready: Ready, store: lab.ObjectStore, tmp_path: Path) -> Path:
     return folder
 
 
+def without_plans(folder: Path) -> None:
+    for name in ("partitions", "plans"):
+        shutil.rmtree(folder / "results" / name)
+
+
 def same_bits(folder: Path, store: lab.ObjectStore, ready: Ready) -> None:
-    """Check that the store has the run, the disk its scores, and no copy is left."""
-    assert (folder / SCORES).read_bytes() == ready.bits[Path(SCORES).name]
-    stored = runs_of(store)
-    assert {name: stored[name] for name in ready.bits if name in stored} == {
-        name: bits for name, bits in ready.bits.items() if name != Path(SCORES).name
-    }
+    """Check that the store has the run, the disk its scores, and no copy is left; then remove all
+    of it."""
+    client, stored = store.client(), {}
+    for key in store.keys(RESULTS):
+        stored[key] = client.get_object(Bucket=RESULTS, Key=key)["Body"].read()
+        client.delete_object(Bucket=RESULTS, Key=key)
+    run = {Path(key).name: bits for key, bits in stored.items() if key.startswith(RUNS)}
+    run[Path(SCORES).name] = (folder / SCORES).read_bytes()
+    assert {name: run[name] for name in ready.bits} == ready.bits
     copies = (folder / ".snakemake/storage").rglob("*")
     assert not [path for path in copies if path.is_file()]
+    (folder / SCORES).unlink()
 
 
 def test_results_of_this_disk_are_not_taken_for_those_of_a_store(project):
@@ -212,8 +204,7 @@ def test_a_worker_that_is_killed_and_a_store_that_refuses_end_with_the_same_bits
     project, store, ready, long
 ):
     answers = itertools.cycle([*[""] * 9, "429 Too Many Requests", *[""] * 9, "503 Slow Down"])
-    for name in ("partitions", "plans"):
-        shutil.rmtree(project / "results" / name)
+    without_plans(project)
     for number in range(10 if long else 1):
         # Its checkpoint is on this disk, where the next worker finds it.
         assert killed(project, "worker", ready.seconds * (0.6 + 0.03 * number))
@@ -221,8 +212,6 @@ def test_a_worker_that_is_killed_and_a_store_that_refuses_end_with_the_same_bits
         test_workflow.snakemake(project, SCORES)
         store.disturb = lambda: ""
         same_bits(project, store, ready)
-        empty(store)
-        (project / SCORES).unlink()
     record(
         "runs in an object store: kill -9 of a worker, and a store that refuses every tenth "
         "request (429, 503)",
@@ -232,8 +221,7 @@ def test_a_worker_that_is_killed_and_a_store_that_refuses_end_with_the_same_bits
 
 @pytest.mark.night
 def test_a_store_that_is_gone_loses_nothing(project, store, ready):
-    for name in ("partitions", "plans"):
-        shutil.rmtree(project / "results" / name)
+    without_plans(project)
     answers = itertools.chain([""] * 40, itertools.repeat("503 Slow Down"))
     store.disturb = lambda: next(answers)
     stopped = test_workflow.snakemake(project, SCORES, code=1)
@@ -242,19 +230,16 @@ def test_a_store_that_is_gone_loses_nothing(project, store, ready):
     store.disturb = lambda: ""
     test_workflow.snakemake(project, SCORES)
     same_bits(project, store, ready)
-    empty(store)
 
 
 @pytest.mark.night
 def test_a_store_that_is_slow_or_hangs_ends_with_the_same_bits(project, store, ready):
-    for name in ("partitions", "plans"):
-        shutil.rmtree(project / "results" / name)
+    without_plans(project)
     store.delay, store.hanging = 0.2, {"HEAD", "GET", "PUT"}
     test_workflow.snakemake(project, SCORES)
     assert not store.hanging, "one of each did"
     store.delay = 0
     same_bits(project, store, ready)
-    empty(store)
     record(
         "runs in an object store: each request takes 0.2 s longer, and three (HEAD, GET, PUT) are "
         "never answered",
