@@ -9,21 +9,9 @@ from pflpipe.files import read_json, write_json
 from pflpipe.privacy import accounting
 from pflpipe.report import audit_table
 
-RESULT = {
-    "audit": "gaussian-central",
-    "claim": "certified",
-    "flagged": False,
-    "verdict": "kept",
-    "epsilon_claimed": 8.0,
-}
-RESULT |= {
-    "sensitivity": 1.0,
-    "sensitivity_most": 1.03,
-    "spread": 0.0,
-    "noise": 1.0,
-    "noise_least": 0.99,
-    "excess": -0.1,
-}
+RESULT = {"audit": "gaussian-central", "claim": "certified", "flagged": False, "verdict": "kept"}
+RESULT |= {"sensitivity": 1.0, "sensitivity_most": 1.03, "spread": 0.0, "excess": -0.1}
+RESULT |= {"noise": 1.0, "noise_least": 0.99, "epsilon_claimed": 8.0}
 RESULT |= {"epsilon_lower": 7.1, "epsilon_true": 8.0, "detects": 0.99, "detects_runs": 0.9}
 
 

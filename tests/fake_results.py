@@ -6,10 +6,10 @@ method without a global model, clients without test rows, a run that diverged.
 """
 
 import csv
-import dataclasses
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,19 +62,12 @@ def study(
     for method in methods:
         for epsilon in epsilons:
             for seed in seeds:
-                cell = dataclasses.replace(
-                    base,
-                    method=method.removesuffix("!"),
-                    privacy=Privacy()
-                    if method in PUBLIC
-                    else dataclasses.replace(base.privacy, epsilon=epsilon),
-                    hyperparameters={"tau": 0.4} if method.startswith("feddpa") else {},
-                    seed=seed,
-                )
+                budget = replace(base.privacy, epsilon=epsilon)
+                changes: dict[str, Any] = {"privacy": Privacy() if method in PUBLIC else budget}
+                changes["hyperparameters"] = {"tau": 0.4} if method.startswith("feddpa") else {}
                 if method.endswith("!"):
-                    cell = dataclasses.replace(
-                        cell, profile="paper", official_code=True, departures=OFFICIAL
-                    )
+                    changes |= {"profile": "paper", "official_code": True, "departures": OFFICIAL}
+                cell = replace(base, method=method.removesuffix("!"), seed=seed, **changes)
                 rows.setdefault(cell.id, Row(cell, **row))
     return Study(name, "A tiny study", "Made up.", tuple(rows.values()))
 
@@ -89,24 +82,17 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
     (folder / "data").mkdir(parents=True, exist_ok=True)
     labels = np.arange(600) % 10
     images = np.zeros((600, 8, 8), np.uint8)
-    np.savez(
-        folder / "data" / "digits.npz",
-        train_images=images,
-        train_labels=labels,
-        test_images=images[:100],
-        test_labels=labels[:100],
-        classes=np.int64(10),
-        mean=[0.0],
-        std=[1.0],
-    )
+    arrays = {"train_images": images, "train_labels": labels}
+    arrays |= {"test_images": images[:100], "test_labels": labels[:100]}
+    about = {"classes": np.int64(10), "mean": [0.0], "std": [1.0]}
+    np.savez(folder / "data" / "digits.npz", **arrays, **about)
     scores: dict[str, list[list[Any]]] = {}
     for cell in study.cells:
         _write_partition(cell, results / "partitions" / f"{cell.partition_id}.npz", labels)
         for planned in filter(None, (cell, as_published(cell))):
             write_json(results / "plans" / f"{planned.plan_id}.json", plan(planned))
-        scores.setdefault(cell.method, []).extend(
-            write_run(cell, results, (diverged or {}).get(cell.id))
-        )
+        lines = write_run(cell, results, (diverged or {}).get(cell.id))
+        scores.setdefault(cell.method, []).extend(lines)
     others = [name for name in study.metrics if name != "accuracy"]
     header = ",".join([*SCORES, *(f"{other}_{name}" for other in others for name in SCORES[3:])])
     of_errors = [] if study.metric.unit == "%" else [CONSTANT_ERROR]
@@ -126,18 +112,16 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
     folder = results / "runs" / registry.run_id(cell)
     rounds, timing = [], []
     for number in range(1, cell.training.rounds + 1):
-        loss = (
-            float("nan")
-            if diverged is not None and number >= diverged
-            else 2.3 / number + 0.1 * rng.random()
-        )
+        loss = math.nan
+        if diverged is None or number < diverged:
+            loss = 2.3 / number + 0.1 * rng.random()
         noise, signal = (2.0, 1.5 / number) if private else (0.0, 1.5 / number)
         ratio = signal / noise if noise else float("inf")
         clipped = 0.5 if private else 0.0
         every = cell.training.evaluate_every
-        curves = (
-            [60.0 + number, 50.0 + number, ""] if every and number % every == 0 else ["", "", ""]
-        )
+        curves = ["", "", ""]
+        if every and number % every == 0:
+            curves = [60.0 + number, 50.0 + number, ""]
         lengths = [0.4, 0.9, clipped, 0, noise, signal, ratio]
         rounds.append([number, _clients(cell), loss, *lengths, *curves])
         timing.append([number, 0.25, 500, 2000.0])

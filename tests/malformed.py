@@ -69,15 +69,13 @@ def arrays(folder: Path, **changes: Any) -> None:
 
 def arrays_of(given: dict[str, Any]) -> dict[str, np.ndarray | None]:
     """Return the arrays of a table: zeros of a shape, or values; null stays None."""
-    return {
-        key: item
-        and (
-            np.zeros(item["zeros"], item["dtype"])
-            if "zeros" in item
-            else np.array(item["values"], item["dtype"])
-        )
-        for key, item in given.items()
-    }
+
+    def array(item: dict[str, Any]) -> np.ndarray:
+        if "zeros" in item:
+            return np.zeros(item["zeros"], item["dtype"])
+        return np.array(item["values"], item["dtype"])
+
+    return {key: item and array(item) for key, item in given.items()}
 
 
 def edit(file: str, change: Callable[[Any], None]) -> Damage:

@@ -41,20 +41,13 @@ def outcome(
     """Return the end of a run and its accuracies."""
     run = world(method, backend, processes)
     done = rounds.run(run, rounds.start(run, states))
-    rows = [
-        [value for name, value in row.items() if name not in rounds.CURVES] for row in done.rows
-    ]
+    kept = [name for name in done.rows[0] if name not in rounds.CURVES]
+    rows = [[row[name] for name in kept] for row in done.rows]
     scores = [list(row.values()) for row in accuracies(run, done)]
-    tables = {
-        "rows": torch.tensor(rows, dtype=torch.float64),
-        "scores": torch.tensor(scores, dtype=torch.float64),
-    }
-    return {
-        "params": done.params,
-        "server": done.server,
-        "states": dict(done.states),
-        "tables": tables,
-    }
+    numbers = {"rows": rows, "scores": scores}
+    tables = {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
+    ends = {"params": done.params, "server": done.server, "states": dict(done.states)}
+    return ends | {"tables": tables}
 
 
 def main() -> None:

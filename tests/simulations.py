@@ -146,6 +146,16 @@ def with_states(progress: Progress, change: Callable[[str, Tensor], Tensor]) -> 
     return progress
 
 
+def shaken(begun: Progress, rng: np.random.Generator, size: float = 1.0) -> Progress:
+    """Add noise to what all clients keep, which then differs from the global model, as it does in
+    later rounds."""
+
+    def change(name: str, value: Tensor) -> Tensor:
+        return value + torch.from_numpy(rng.normal(size=value.shape) * size)
+
+    return with_states(begun, change)
+
+
 def held(world: Simulation, done: Progress) -> None:
     """Hold a run against its plan, as a table does."""
     found = {"releases": done.releases, "residuals": done.residuals}

@@ -6,7 +6,6 @@ import pytest
 
 import numpy_mlp
 from pflpipe.simulation import rounds
-from pflpipe.trees import within
 from simulations import assert_equal, linear, personal_models, simulation
 
 ALPHA, LR, CLIP = 0.3, 0.2, 0.2
@@ -46,19 +45,6 @@ def test_golden_rounds(adaptive):
     assert (np.ptp(shares) > 1e-4) == adaptive
     ends = [trained(client, 2, shares[client], own[client], shared) for client in range(4)]
     numpy_mlp.assert_close(personal_models(world, done), [mixed(*end) for end in ends])
-
-
-@pytest.mark.slow
-def test_its_ends_are_dp_fedavg_and_local_training():
-    def ended(name, **values):
-        world = simulation(name, values, backend="vmap")
-        return world, rounds.run(world, rounds.start(world))
-
-    plain, zero = ended("dp_fedavg"), ended("apfl", alpha=0.0, adaptive=False)
-    assert_equal(personal_models(*zero), personal_models(*plain))
-    alone, one = ended("local_only"), ended("apfl", alpha=1.0, adaptive=False)
-    assert_equal(within("own.", one[1].states), dict(alone[1].states))
-    assert_equal(personal_models(*one), personal_models(*alone))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -8,7 +8,7 @@ import torch
 import numpy_mlp
 from pflpipe.methods import dp_fedsim as module
 from pflpipe.simulation import rounds
-from simulations import assert_equal, params_after, quiet, simulation, spied, with_states
+from simulations import assert_equal, params_after, quiet, shaken, simulation, spied
 
 PAPER = module.ABOUT.paper_departures
 LAYERS = {"fc1": ("fc1.weight", "fc1.bias"), "head": ("head.weight", "head.bias")}
@@ -69,11 +69,7 @@ def test_golden_round(published, similarity, fisher_norm):
     settings = {"departures": PAPER if published else (), "clip_norm": CLIP, "lr": LR}
     world = quiet("dp_fedsim", values | {"similarity": similarity}, rounds=1, **settings)
     rng = np.random.default_rng(5)
-    begun = rounds.start(world)
-    # Local models that differ from the global one, as in later rounds.
-    with_states(
-        begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape) * 0.3)
-    )
+    begun = shaken(rounds.start(world), rng, 0.3)
     for name, value in begun.server.items():  # and a last released update
         begun.server[name] = value + torch.from_numpy(rng.normal(size=value.shape))
     w_global = {name: value.numpy() for name, value in begun.params.items()}

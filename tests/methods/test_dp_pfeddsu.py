@@ -14,7 +14,7 @@ from pflpipe.learning import networks
 from pflpipe.privacy import mechanism
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.simulation import rounds
-from simulations import personal_models, plan, simulation, spied, with_states
+from simulations import personal_models, plan, shaken, simulation, spied
 
 PROFILES = [(), ("noise_on_support",)]
 MODEL = cells.Model("mlp", (6, 5, 4))  # weights of the body: 6 x 5, 5 x 6, 4 x 5
@@ -91,8 +91,7 @@ def test_golden_round(departures, ste):
     settings = {"plan": quiet, "momentum": 0.5, "weight_decay": 0.01, "local_epochs": 4}
     world = world_of(hyperparameters, departures, backend="vmap", **settings)
     begun, w_global = numpy_mlp.start(world)
-    rng = np.random.default_rng(3)
-    with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape)))
+    shaken(begun, np.random.default_rng(3))
     clients, expected, heads, moved = range(world.plan.clients), dict(w_global), [], 0
     for client in clients:
         head = {name: value[client].numpy() for name, value in begun.states.items()}

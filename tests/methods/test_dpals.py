@@ -10,11 +10,10 @@ import pytest
 import torch
 
 from pflpipe import cells
-from pflpipe.learning import networks
-from pflpipe.methods.dpals import SHARES, started, unpacked
+from pflpipe.methods.dpals import SHARES, started
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
-from simulations import assert_equal, personal_models, plan, simulation, spied
+from simulations import personal_models, plan, simulation, spied
 
 ITEMS, MOST, RANK = 5, 3, 2
 LENGTHS = {"counts": math.sqrt(MOST), "gram": 2.0, "cross": math.sqrt(2 * MOST)}
@@ -118,31 +117,6 @@ def test_golden_rounds():
     for client in range(4):
         own = v[:, 0] + v[:, 1:] @ factors(v, *answered(found, client))
         np.testing.assert_allclose(models[client][1], logits(own), rtol=1e-6, atol=1e-8)
-
-
-def test_a_gradient_step_of_dp_fedavg_on_the_items_reads_the_same_sums():
-    """With a person's u as its head, the squared error's step is 2 lr / n (cross - u u' v)."""
-    rule = plan(1, noise_multiplier=0.0, clip_norm=9.0, rounds=1)
-    about = {"plan": rule, "sizes": (ITEMS,), "backend": "vmap"}
-    found = simulation("dpals", {"answers": ITEMS, "rank": RANK}, **about)
-    x = found.train.x.clone()
-    x[:ITEMS, 0] = torch.arange(ITEMS)
-    found = dataclasses.replace(found, train=Examples(x, found.train.y))
-    _, ((uploads, _, _),), _ = spied(found)
-    u = unpacked(uploads.update["gram"][0], RANK + 1)[0]
-    v = started(ITEMS, RANK).double()
-    model = cells.Model("embedding", (RANK + 1,), items=ITEMS)
-    about |= {"model": model, "shape": (1,), "lr": 0.3, "local_epochs": 1, "batch_size": 0}
-    averaged = simulation("dp_fedavg", loss="squared_error", **about)
-    numbers = 2.0 * found.train.y.double() - 1
-    network = networks.build(model, (1,), 1)
-    averaged = dataclasses.replace(averaged, network=network, train=Examples(x, numbers))
-    begun = rounds.start(averaged)
-    head = {"head.weight": u[None], "head.bias": torch.zeros(1).double()}
-    begun.params = type(begun.params)({"embedding.weight": v.T.clone()} | head)
-    _, ((step, _, _),), _ = spied(averaged, begun)
-    expected = 2 * 0.3 / ITEMS * (uploads.update["cross"][0] - v @ torch.outer(u, u))
-    assert_equal({"v": step.update["embedding.weight"][0]}, {"v": expected.T}, 1e-6)
 
 
 @pytest.mark.parametrize("clip_norm", [0.7, 5.0])

@@ -11,7 +11,7 @@ import numpy_mlp
 from pflpipe.methods import feddpa as module
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
-from simulations import assert_equal, linear, personal_models, plan, quiet, simulation, with_states
+from simulations import assert_equal, linear, personal_models, plan, shaken, simulation
 
 TAU, LAMBDA_1, LAMBDA_2, LR, CLIP = 0.3, 0.2, 0.4, 0.1, 0.05
 
@@ -62,12 +62,7 @@ def test_golden_round(official, schedule):
     departures = names if official else ()
     values = {"tau": TAU, "lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "schedule": schedule}
     world = linear("feddpa", values, CLIP, LR, departures=departures)
-    rng = np.random.default_rng(5)
-    begun = rounds.start(world)
-    # Local models that differ from the global one, as in later rounds.
-    with_states(
-        begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape) * 0.3)
-    )
+    begun = shaken(rounds.start(world), np.random.default_rng(5), 0.3)
     w_global = {name: value.numpy() for name, value in begun.params.items()}
     sizes = np.array([len(rows) for rows in world.split.train])
     weights = sizes / sizes.sum() if official else np.full(4, 0.25)
@@ -96,19 +91,6 @@ def test_min_max_spans_zero_to_one_and_a_constant_tensor_is_shared():
     scaled = module.min_max({"a": torch.tensor([2.0, 4.0, 3.0]), "b": torch.full((3,), 7.0)})
     assert scaled["a"].tolist() == [0, 1, 0.5]
     assert scaled["b"].tolist() == [0, 0, 0]
-
-
-def test_the_upload_covers_personal_and_shared_coordinates_alike():
-    world = quiet("feddpa", {"tau": 0.3}, clip_norm=1e9, rounds=1)
-    begun = rounds.start(world)
-    before = begun.params
-    done = rounds.run(world, begun)
-    expected = {
-        name: value.mean(0) for name, value in done.states.items()
-    }  # round 1: every start is the global model
-    for name, value in done.params.items():
-        torch.testing.assert_close(value, expected[name], rtol=1e-12, atol=1e-14)
-        assert not torch.equal(value, before[name])
 
 
 OFFICIAL = registry.departures("feddpa", "paper", official_code=True)

@@ -5,20 +5,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
 import numpy_mlp
 from pflpipe.errors import PrivacyError
 from pflpipe.simulation import rounds
-from simulations import (
-    CLASSES,
-    assert_equal,
-    personal_models,
-    quiet,
-    simulation,
-    spied,
-    with_states,
-)
+from simulations import CLASSES, personal_models, quiet, shaken, simulation
 
 BODY, HEAD = ("fc1.weight", "fc1.bias"), numpy_mlp.HEAD
 OF_HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
@@ -81,9 +72,7 @@ def test_golden_rounds_and_personal_model():
     """The second round is the first in which features are pulled."""
     values = {"weight": WEIGHT, "centroid_scale": SCALE, **OF_HEAD}
     world = quiet("fedpac", values, clip_norm=CLIP, rounds=2, lr=LR)
-    begun = rounds.start(world)
-    rng = np.random.default_rng(3)
-    with_states(begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape)))
+    begun = shaken(rounds.start(world), np.random.default_rng(3))
     received = {name: value.numpy() for name, value in begun.params.items()}
     heads = [{name: begun.states[name][i].numpy() for name in HEAD} for i in range(4)]
     centroids = np.zeros((CLASSES, 4))
@@ -114,15 +103,3 @@ def test_parts_are_not_clipped_one_by_one_where_the_ledger_counts_layers():
     world = simulation("fedpac", departures=("per_tensor_clip",))
     with pytest.raises(PrivacyError, match=r"per_tensor_clip.*centroids"):
         rounds.run(world, rounds.start(world))
-
-
-def test_heads_never_leave_the_client():
-    """With an extractor that stands still all that clients learn beside means is their heads."""
-    world = simulation("fedpac", backend="vmap", lr=0.0)
-    begun = rounds.start(world)
-    far = with_states(rounds.start(world), lambda _, value: value + 100.0)
-    _, one, _ = spied(world, begun)
-    _, other, _ = spied(world, far)
-    for (left, _, _), (right, _, _) in zip(one, other, strict=True):
-        assert left.extras == right.extras == {}
-        assert_equal(left.update, right.update, 0)

@@ -4,14 +4,13 @@ joint release of three parts is."""
 import dataclasses
 
 import numpy as np
-import pytest
 import torch
 
 import numpy_mlp
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from pflpipe.trees import Update
-from simulations import CLASSES, assert_equal, personal_models, plan, quiet, simulation
+from simulations import CLASSES, assert_equal, personal_models, plan, simulation
 
 BODY = ("fc1.weight", "fc1.bias")
 LR, CLIP, RIDGE, UNITS = 0.2, 0.4, 0.1, {"means": 1.7, "covariance": 0.6}
@@ -102,25 +101,6 @@ def test_golden_rounds_and_personal_model():
         weight, bias = classifier(*adapted(w, x, y, **server)[1:], y)
         models.append(w | {"head.weight": weight, "head.bias": bias})
     numpy_mlp.assert_close(personal_models(world, done), models)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_with_the_first_classifier_a_round_trains_the_body_as_fedbabu_does(optimizer):
-    """For clients with equally many rows of each class, and a head with the bias of the
-    classifier."""
-    ends = []
-    for name in ("pfedfda", "fedbabu"):
-        world = quiet(
-            name, clip_norm=1e9, rounds=1, clients=3, sizes=(3, 6, 3), optimizer=optimizer, lr=0.05
-        )
-        labels = torch.arange(len(world.train.y)) % CLASSES
-        world = dataclasses.replace(world, train=Examples(world.train.x, labels))
-        begun = rounds.start(world)
-        bias = -begun.params["head.weight"].square().sum(1) / 2
-        begun.params = begun.params | {"head.bias": bias}
-        done = rounds.run(world, begun)
-        ends.append({name: done.params[name] for name in BODY})
-    assert_equal(*ends)
 
 
 def test_what_noise_makes_negative_in_the_covariance_counts_as_zero():

@@ -6,7 +6,7 @@ import torch
 
 import numpy_mlp
 from pflpipe.simulation import rounds
-from simulations import personal_models, plan, quiet, simulation, with_states
+from simulations import personal_models, plan, quiet, shaken, simulation
 
 HEAD = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
 LR, CLIP = 0.2, 0.2
@@ -53,14 +53,6 @@ def numpy_client(x, y, begin, own, head_steps, steps):
     return own, {k: w[k] - begin[k] for k in w}
 
 
-def with_own_heads(begun):
-    """Give the clients heads as in later rounds."""
-    rng = np.random.default_rng(3)
-    return with_states(
-        begun, lambda _, value: value + torch.from_numpy(rng.normal(size=value.shape))
-    )
-
-
 def own_steps(rows):
     return [index[:count] for index, count in zip(rows.index, rows.count, strict=True)]
 
@@ -71,7 +63,7 @@ def numpy_of(tree, *place):
 
 def test_golden_round_and_personal_model():
     world = quiet("ppsgd", HEAD, clip_norm=CLIP, rounds=1, lr=LR)
-    begun = with_own_heads(rounds.start(world))
+    begun = shaken(rounds.start(world), np.random.default_rng(3))
     begin, before = numpy_of(begun.params), [numpy_of(begun.states, client) for client in EVERYBODY]
 
     def client_from(params, own, client, round):

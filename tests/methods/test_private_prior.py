@@ -131,21 +131,14 @@ def test_few_own_rows_are_completed_by_what_others_are_like(epsilon_noise):
     what it finds alone, and than the mean."""
     rng = np.random.default_rng(0)
     clients, rows = 200, 6
-    truth = np.array([1.0, -1.0, 0, 0, 0, 2.0]) + np.array([0, 0, 0, 1, 1, 0]) * rng.normal(
-        size=(clients, 6)
-    )
+    around, deviations = np.array([1.0, -1.0, 0, 0, 0, 2.0]), np.array([0, 0, 0, 1, 1, 0])
+    truth = around + deviations * rng.normal(size=(clients, 6))
     x = rng.normal(size=(clients, rows, 5))
     y = np.einsum("crf,cf->cr", x, truth[:, :5]) + truth[:, 5:] + rng.normal(size=x.shape[:2])
     rule = plan(clients, **(QUIET | {"noise_multiplier": epsilon_noise}))
-    found = simulation(
-        "private_prior",
-        {"spread": 2.0, "length": 4.0, "noise": 1.0},
-        plan=rule,
-        sizes=(rows,) * clients,
-        model=LINEAR,
-        loss="squared_error",
-        backend="vmap",
-    )
+    settings = {"loss": "squared_error", "model": LINEAR, "backend": "vmap", "plan": rule}
+    values = {"spread": 2.0, "length": 4.0, "noise": 1.0}
+    found = simulation("private_prior", values, sizes=(rows,) * clients, **settings)
     found = dataclasses.replace(found, network=networks.build(LINEAR, (5,), 1))
     kept = clients * rows
     inputs = found.train.x.clone()
