@@ -1,5 +1,4 @@
-"""APFL: rounds against an independent NumPy program, what it shares with DP-FedAvg and with local
-training, and the share that adapts."""
+"""APFL: rounds against an independent NumPy program, and the share that adapts."""
 
 import numpy as np
 import pytest

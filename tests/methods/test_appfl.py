@@ -1,5 +1,4 @@
-"""APPFL: two rounds against an independent NumPy program, bounds inside training, personal layers,
-and what it reduces to."""
+"""APPFL: two rounds against an independent NumPy program, and personal layers."""
 
 import numpy as np
 import pytest

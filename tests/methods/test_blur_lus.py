@@ -1,5 +1,4 @@
-"""BLUR + LUS: a round against an independent NumPy program, its reduction, its penalty and what it
-keeps."""
+"""BLUR + LUS: a round against an independent NumPy program, and the personal model."""
 
 import math
 

@@ -1,5 +1,4 @@
-"""Ditto: rounds against an independent NumPy program, what it shares with DP-FedAvg and with local
-training, and where its own models go."""
+"""Ditto: rounds against an independent NumPy program, and what it shares with local training."""
 
 import numpy as np
 

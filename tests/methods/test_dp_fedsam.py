@@ -1,5 +1,4 @@
-"""DP-FedSAM: rounds against an independent NumPy program, its reduction to DP-FedAvg and the
-official code's departures."""
+"""DP-FedSAM: rounds against an independent NumPy program, and the official code's cohorts."""
 
 import numpy as np
 import pytest

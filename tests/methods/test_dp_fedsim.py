@@ -1,5 +1,4 @@
-"""DP-FedSim: one round against an independent NumPy program, its thresholds, its weights, and what
-it is without them."""
+"""DP-FedSim: one round against an independent NumPy program, its thresholds and its weights."""
 
 import numpy as np
 import pytest

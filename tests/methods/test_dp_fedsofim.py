@@ -1,5 +1,5 @@
-"""DP-FedSOFIM: rounds against an independent NumPy program that inverts the matrix, its reductions
-to DP-FedAvg, and what the server's step reads."""
+"""DP-FedSOFIM: rounds against an independent NumPy program that inverts the matrix, and the length
+of a step."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,5 @@
-"""DP-pFedDSU: its masks, a golden round in both profiles, what its parts change, and what is sent
-on the paper's network."""
+"""DP-pFedDSU: its masks, a golden round in both profiles, and what is sent on the network of the
+paper."""
 
 import dataclasses
 import math

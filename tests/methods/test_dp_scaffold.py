@@ -1,5 +1,4 @@
-"""DP-SCAFFOLD: rounds against an independent NumPy program, its reductions to DP-FedAvg, and what
-control variates do."""
+"""DP-SCAFFOLD: rounds against an independent NumPy program, and a client without steps."""
 
 import numpy as np
 import pytest

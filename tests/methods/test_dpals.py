@@ -1,5 +1,5 @@
-"""Private alternating least squares: against an independent NumPy program, a gradient step of
-DP-FedAvg, planted factors, and brute force on small tables."""
+"""Private alternating least squares: against an independent NumPy program, planted factors, and
+brute force on small tables."""
 
 import dataclasses
 import itertools

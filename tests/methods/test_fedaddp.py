@@ -1,5 +1,4 @@
-"""FedADDP: one round against an independent NumPy program, its bounds and noise scales, and what
-leaves the client."""
+"""FedADDP: one round against an independent NumPy program, and its noise scales."""
 
 import math
 

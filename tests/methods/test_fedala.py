@@ -1,5 +1,4 @@
-"""FedALA: a round against an independent NumPy program, what its weights do, and its reductions to
-DP-FedAvg."""
+"""FedALA: a round against an independent NumPy program, and what its weights do."""
 
 import dataclasses
 

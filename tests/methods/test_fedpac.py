@@ -1,5 +1,5 @@
-"""FedPAC: two rounds against an independent NumPy program, its reductions to FedRep and DP-FedAvg,
-and what a joint release of two parts is."""
+"""FedPAC: two rounds against an independent NumPy program, and what a joint release of two parts
+is."""
 
 import dataclasses
 

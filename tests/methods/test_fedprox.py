@@ -1,4 +1,4 @@
-"""FedProx: a round against an independent NumPy program, its reductions and what it pulls."""
+"""FedProx: a round against an independent NumPy program."""
 
 import numpy_mlp
 from simulations import linear

@@ -1,5 +1,4 @@
-"""pFedFDA: two rounds against an independent NumPy program, its reduction to FedBABU, and what a
-joint release of three parts is."""
+"""pFedFDA: two rounds against an independent NumPy program, and noise in the covariance."""
 
 import dataclasses
 

@@ -1,5 +1,4 @@
-"""pFedMe: rounds against an independent NumPy program, its reduction to DP-FedAvg and where its
-personal models end."""
+"""pFedMe: rounds against an independent NumPy program, and its reduction to DP-FedAvg."""
 
 import numpy as np
 

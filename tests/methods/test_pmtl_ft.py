@@ -1,5 +1,4 @@
-"""PMTL-FT: a round against an independent NumPy program, its reductions, and where its penalty
-leads."""
+"""PMTL-FT: a round against an independent NumPy program, and a penalty without a gradient."""
 
 import pytest
 

@@ -1,5 +1,4 @@
-"""PPSGD: a round against an independent NumPy program, its reduction to DP-FedAvg, and that own
-heads stay at home."""
+"""PPSGD: a round against an independent NumPy program."""
 
 import numpy as np
 import torch

@@ -1,5 +1,5 @@
-"""Private FedRep: rounds against an independent NumPy program, its reduction to FedRep, its first
-round, and what becomes of the rows of U."""
+"""Private FedRep: rounds against an independent NumPy program, its reduction to FedRep, and what
+becomes of the rows of U."""
 
 import dataclasses
 
