@@ -41,6 +41,17 @@ def test_golden_round(score):
     numpy_mlp.assert_golden(world, update)
 
 
+def test_the_penalty_has_no_gradient_inside_the_ball():
+    def norms(weight, clip_norm):
+        rule = plan(noise_multiplier=0.0, clip_norm=clip_norm, rounds=1)
+        world = simulation("blur_lus", {"weight": weight, "keep_ratio": 1.0}, plan=rule)
+        row = rounds.run(world, rounds.start(world)).rows[0]
+        return row["update_norm_mean"], row["update_norm_max"]
+
+    free = norms(0.0, 0.01)
+    assert norms(2.0, 1.01 * free[1]) == free
+
+
 def test_the_personal_model_has_the_penalty_and_keeps_every_entry():
     world, whole = (
         simulation("blur_lus", {"weight": WEIGHT, "keep_ratio": keep}, plan=plan(rounds=1))
