@@ -8,8 +8,12 @@ import torch
 
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
+from pflpipe.privacy import mechanism
+from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.plan import Plan
 
+PARAMETERS = ("a.weight", "a.bias", "b.weight")
+"""Of two layers, with two numbers each."""
 SHAPES = {"matrix": (3, 4), "vector": (5,), "scalar": (), "long": (70,)}
 GAUSSIAN = Plan(
     "gaussian",
@@ -59,6 +63,35 @@ def uploads(seed=0, clients=6, lead=(), dtype=torch.float32, size=1.0):
         name: torch.randn(*lead, clients, *shape, generator=draw, dtype=dtype) * size
         for name, shape in SHAPES.items()
     }
+
+
+def released_often(plan, departures, sizes, seed, *, moving=None, present=None, keep=None):
+    """4000 releases of ``PARAMETERS`` in which nobody has anything to say.
+
+    Args:
+        moving: a client who sends a long message after all.
+        present: who takes part, bool ``[M]``; None: everybody.
+        keep: the coordinates that each client's mask keeps, bool ``[M, 6]``; None: no masks.
+    """
+    lead = 4000, plan.clients
+    update = {name: torch.zeros(*lead, 2, dtype=torch.float64) for name in PARAMETERS}
+    if moving is not None:
+        for value in update.values():
+            value[:, moving, 0] = 10.0
+    extras = {}
+    if "data_size_weights" in departures:
+        extras["size"] = torch.from_numpy(sizes).expand(lead)
+    if keep is not None:
+        masks = zip(PARAMETERS, keep.split(2, dim=1), strict=True)
+        extras |= {f"mask.{name}": mask.expand(*lead, 2) for name, mask in masks}
+    here = everybody(plan.clients) if present is None else torch.from_numpy(present)
+    sent = generator(seed), Uploads(update, extras), here.expand(lead), plan
+    return mechanism.release(*sent, departures=departures)
+
+
+def flat(tree):
+    """What was released of ``PARAMETERS``, side by side."""
+    return torch.cat([tree[name] for name in PARAMETERS], dim=-1)
 
 
 def everybody(clients=6, lead=()):

@@ -1,10 +1,10 @@
 """The ledger's columns: by dp-accounting over a hundred plans, by the tables of the literature, by
 what release() does."""
 
-import dataclasses
 import functools
 import json
 import math
+from dataclasses import replace
 
 import dp_accounting
 import numpy as np
@@ -16,24 +16,14 @@ from dp_accounting.rdp import RdpAccountant
 from pflpipe.cells import Privacy
 from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_BOUND
 from pflpipe.json_records import from_json, to_json
-from pflpipe.privacy import cohorts, mechanism
-from pflpipe.privacy.accounting import (
-    calibrate,
-    epsilon,
-    epsilon_local,
-    epsilon_replace_one,
-    make_plan,
-)
-from pflpipe.privacy.ledger import Ledger, ledger
-from pflpipe.privacy.mechanism import Uploads
+from pflpipe.privacy import cohorts
+from pflpipe.privacy.accounting import calibrate, epsilon, epsilon_replace_one, make_plan
+from pflpipe.privacy.ledger import Ledger, effective_plan, ledger
 from pflpipe.privacy.plan import Plan
-from releases import DSU, FEDSIM, FEMNIST, SVHN, published
+from releases import DSU, FEDSIM, FEMNIST, PARAMETERS, SVHN, flat, published, released_often
 
-SAMPLED = dataclasses.replace(FEMNIST, rounds=6, delta=1e-3, sample_rate=0.3, noise_multiplier=9.0)
-LAPLACE = dataclasses.replace(
-    FEMNIST, mechanism="laplace", norm=1, delta=1e-3, rounds=4, noise_multiplier=8.0
-)
-PARAMETERS = ("a.weight", "a.bias", "b.weight")
+SAMPLED = replace(FEMNIST, rounds=6, delta=1e-3, sample_rate=0.3, noise_multiplier=9.0)
+LAPLACE = replace(FEMNIST, mechanism="laplace", norm=1, delta=1e-3, rounds=4, noise_multiplier=8.0)
 MULTIPLIERS = [f"noise_multiplier_{name}" for name in ("effective", "message", "weighted", "group")]
 EPSILONS = [
     f"epsilon_{name}{at}"
@@ -42,17 +32,11 @@ EPSILONS = [
 ]
 
 
-def entry(plan, departures=(), sizes=None, parameters=PARAMETERS):
-    asked = Privacy(
-        plan.mechanism, noise_multiplier=plan.noise_multiplier, delta=plan.delta, clip_norm=1.0
-    )
-    return ledger(
-        plan,
-        asked,
-        departures,
-        np.arange(1, plan.clients + 1) if sizes is None else sizes,
-        parameters,
-    )
+def entry(plan, departures=(), sizes=None, target=None):
+    multiplier = plan.noise_multiplier if target is None else None
+    asked = Privacy(plan.mechanism, target, multiplier, plan.delta, clip_norm=1.0)
+    sizes = np.arange(1, plan.clients + 1) if sizes is None else sizes
+    return ledger(plan, asked, departures, sizes, PARAMETERS)
 
 
 def half_unit(printed):
@@ -125,83 +109,66 @@ def by_dp_accounting(plan, departures, sizes):
     """Every epsilon of the ledger, from dp-accounting's own descriptions and formulas; nothing of
     pflpipe."""
     relation, found = dp_accounting.NeighboringRelation, {}
-    deltas = {"": plan.delta, "_1e5": 1e-5}
+
+    def note(name, epsilon_at):
+        found[f"epsilon_{name}"] = epsilon_at(plan.delta)
+        found[f"epsilon_{name}_1e5"] = epsilon_at(1e-5)
+
+    def sampled(event):
+        rate = plan.sample_rate
+        return event if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, event)
+
+    def laplace(scale):
+        pld = PLDAccountant().compose(sampled(dp_accounting.LaplaceDpEvent(scale)), plan.rounds)
+        pure = plan.rounds * math.log1p(plan.sample_rate * math.expm1(1 / scale))
+        return lambda delta: pure if delta == 0 else min(pure, pld.get_epsilon(delta))
+
+    def gaussian(mu):
+        return lambda delta: dp_accounting.get_epsilon_gaussian(1 / mu, delta)
+
     if plan.mechanism == "laplace":
-        for name, scale in (
-            ("central", plan.noise_multiplier),
-            ("replace_one", plan.noise_multiplier / 2),
-        ):
-            rate = plan.sample_rate
-            if name == "replace_one" and rate < 1:
-                continue  # dp-accounting has no such pair; test_laplace.py
-            event = dp_accounting.LaplaceDpEvent(scale)
-            pld = PLDAccountant().compose(
-                event if rate == 1 else dp_accounting.PoissonSampledDpEvent(rate, event),
-                plan.rounds,
-            )
-            pure = plan.rounds * math.log1p(plan.sample_rate * math.expm1(1 / scale))
-            for at, delta in deltas.items():
-                found[f"epsilon_{name}{at}"] = (
-                    pure if delta == 0 else min(pure, pld.get_epsilon(delta))
-                )
+        note("central", laplace(plan.noise_multiplier))
+        if plan.sample_rate == 1:  # else dp-accounting has no such pair; test_laplace.py
+            note("replace_one", laplace(plan.noise_multiplier / 2))
         return found
     from opacus.accountants import RDPAccountant
 
     rdp = RdpAccountant(RDPAccountant.DEFAULT_ALPHAS)
     if plan.sample_rate < 1 and "public_sampling" not in departures:
         multiplier = plan.noise_multiplier / math.sqrt(3 if "per_tensor_clip" in departures else 1)
-        event = dp_accounting.PoissonSampledDpEvent(
-            plan.sample_rate, dp_accounting.GaussianDpEvent(multiplier)
-        )
+        event = sampled(dp_accounting.GaussianDpEvent(multiplier))
         rdp.compose(event, plan.rounds)
-        central, replaced = (
-            PLDAccountant(kind).compose(event, plan.rounds)
-            for kind in (relation.ADD_OR_REMOVE_ONE, relation.REPLACE_ONE)
-        )
-        for at, delta in deltas.items():
-            found |= {
-                f"epsilon_central{at}": central.get_epsilon(delta),
-                f"epsilon_replace_one{at}": replaced.get_epsilon(delta),
-            }
+        kinds = {"central": relation.ADD_OR_REMOVE_ONE, "replace_one": relation.REPLACE_ONE}
+        for name, kind in kinds.items():
+            note(name, PLDAccountant(kind).compose(event, plan.rounds).get_epsilon)
     else:
         mu = mu_of(plan, departures, sizes)
         rdp.compose(dp_accounting.GaussianDpEvent(1 / mu))
-        for at, delta in deltas.items():
-            found[f"epsilon_central{at}"] = dp_accounting.get_epsilon_gaussian(1 / mu, delta)
-            found[f"epsilon_replace_one{at}"] = dp_accounting.get_epsilon_gaussian(
-                1 / (2 * mu), delta
-            )
+        note("central", gaussian(mu))
+        note("replace_one", gaussian(2 * mu))
     alone = departures if "noise_not_divided" in departures else ()
     share = 1.0 if alone else 1 / math.sqrt(plan.sample_rate * plan.clients)
     # A message by itself: nobody else's noise, the same clipping and schedule, and a server that
     # knows who takes part.
     clipping = tuple(name for name in departures if "clip" in name or name == "public_sampling")
-    known = plan if "public_sampling" in departures else dataclasses.replace(plan, sample_rate=1.0)
-    mu = mu_of(
-        dataclasses.replace(known, noise_multiplier=plan.noise_multiplier * share), clipping, sizes
-    )
-    for at, delta in deltas.items():
-        found[f"epsilon_local{at}"] = dp_accounting.get_epsilon_gaussian(1 / mu, delta)
-        found[f"epsilon_local_replace_one{at}"] = dp_accounting.get_epsilon_gaussian(
-            1 / (2 * mu), delta
-        )
-        found[f"epsilon_rdp{at}"] = rdp.get_epsilon(delta)
+    known = plan if "public_sampling" in departures else replace(plan, sample_rate=1.0)
+    mu = mu_of(replace(known, noise_multiplier=plan.noise_multiplier * share), clipping, sizes)
+    note("local", gaussian(mu))
+    note("local_replace_one", gaussian(2 * mu))
+    note("rdp", rdp.get_epsilon)
     return found
 
 
 def test_the_grid_has_a_hundred_plans_with_every_kind_of_sampling():
     plans = hundred_plans()
     assert len(plans) == len({plan for plan, *_ in plans}) == 100
-    assert {
+    kinds = {
         (plan.mechanism, plan.sample_rate < 1, "public_sampling" in departures)
         for plan, departures, _ in plans
-    } == {
-        ("gaussian", False, False),
-        ("gaussian", True, True),
-        ("gaussian", True, False),
-        ("laplace", False, False),
-        ("laplace", True, False),
     }
+    plain, drawn, known = (False, False), (True, False), (True, True)
+    wanted = {("gaussian", *sampling) for sampling in (plain, drawn, known)}
+    assert kinds == wanted | {("laplace", *sampling) for sampling in (plain, drawn)}
 
 
 @pytest.mark.slow
@@ -217,6 +184,29 @@ def test_the_ledgers_epsilons_are_those_of_dp_accounting(number):
         assert getattr(found, name) == pytest.approx(value, rel=1e-6, abs=1e-6), name
 
 
+@pytest.mark.parametrize(
+    "departures",
+    [
+        ("data_size_weights",),
+        ("per_tensor_clip", "data_size_weights"),
+        ("noise_per_participant",),
+        (),
+    ],
+)
+def test_known_cohorts_are_composed_client_by_client(departures):
+    plan = replace(FEMNIST, clients=7, sample_rate=0.4, rounds=25, noise_multiplier=3.0)
+    names, sizes = (*departures, "public_sampling"), np.array([3, 1, 4, 1, 5, 9, 2])
+    most = sum(cohorts.public_cohort(round, plan).astype(int) for round in range(25)).max()
+    found = effective_plan(plan, names, sizes, PARAMETERS)
+    assert (found.sample_rate, found.rounds) == (1, most)
+    mu = mu_of(plan, names, sizes)
+    assert math.sqrt(found.rounds) / found.noise_multiplier == pytest.approx(mu)
+    parts = 3 if "per_tensor_clip" in names else 1
+    alone = 3.0 / math.sqrt(0.4 * 7) / math.sqrt(parts)
+    single = replace(plan, sample_rate=1.0, rounds=most, noise_multiplier=alone)
+    assert entry(plan, names, sizes).epsilon_local == pytest.approx(epsilon(single, 0.02))
+
+
 # ---------------------------------------------------------------- the tables of the literature
 
 
@@ -228,33 +218,25 @@ def test_the_ledgers_epsilons_are_those_of_dp_accounting(number):
     [(0.5, 0.5, "35.27", "38.44"), (0.5, 1, "18.76", "20.34"), (0.2, 1, "7.63", "8.28")],
 )
 def test_the_known_multipliers_of_sampled_plans_have_their_epsilon(sample_rate, target, exact, rdp):
+    # At these epsilons a last digit is 0.03 to 0.13 %.
     for printed, name, slack in ((exact, "epsilon_central", 1.5e-3), (rdp, "epsilon_rdp", 2.5e-3)):
-        plan = dataclasses.replace(DSU, sample_rate=sample_rate, noise_multiplier=float(printed))
-        assert getattr(entry(plan), name) == pytest.approx(
-            target, rel=slack
-        )  # at these epsilons a last digit is 0.03 to 0.13 %
+        plan = replace(DSU, sample_rate=sample_rate, noise_multiplier=float(printed))
+        assert getattr(entry(plan), name) == pytest.approx(target, rel=slack)
 
 
 @pytest.mark.parametrize(
-    ("plan", "target", "printed"),
+    ("plan", "known"),
     [
-        (FEMNIST, 2, "5.4"),
-        (FEMNIST, 4, "11.1"),
-        (FEMNIST, 8, "23.4"),
-        (FEMNIST, 16, "49.5"),
-        (SVHN, 2, "6.4"),
-        (SVHN, 4, "12.9"),
-        (SVHN, 6, "19.6"),
-        (SVHN, 8, "26.4"),
-        (DSU, 0.5, "1.07"),
-        (DSU, 1, "2.15"),
-        (DSU, 2, "4.39"),
+        (FEMNIST, {2: "5.4", 4: "11.1", 8: "23.4", 16: "49.5"}),
+        (SVHN, {2: "6.4", 4: "12.9", 6: "19.6", 8: "26.4"}),
+        (DSU, {0.5: "1.07", 1: "2.15", 2: "4.39"}),
     ],
+    ids=["femnist", "svhn", "dsu"],
 )
-def test_replace_one_of_the_known_settings(plan, target, printed):
-    assert entry(calibrate(plan, target)).epsilon_replace_one == pytest.approx(
-        float(printed), abs=half_unit(printed)
-    )
+def test_replace_one_of_the_known_settings(plan, known):
+    for target, printed in known.items():
+        found = entry(calibrate(plan, target)).epsilon_replace_one
+        assert found == pytest.approx(float(printed), abs=half_unit(printed)), target
 
 
 @pytest.mark.slow
@@ -263,18 +245,17 @@ def test_replace_one_of_the_known_settings(plan, target, printed):
     [("2.248", "6.5", "28", "14.1"), ("1.386", "11.8", "56", "42.9")],
 )
 def test_other_readings_of_the_dp_fedsim_setting(multiplier, known, everybody, clients):
-    plan = dataclasses.replace(FEDSIM, noise_multiplier=float(multiplier))
+    plan = replace(FEDSIM, noise_multiplier=float(multiplier))
     # A schedule that everybody knows, ten rounds a client; nobody left out; noise divided by all
     # clients, not by the cohort.
     readings = {
-        known: dataclasses.replace(plan, sample_rate=1.0, rounds=10),
-        everybody: dataclasses.replace(plan, sample_rate=1.0),
-        clients: dataclasses.replace(plan, noise_multiplier=float(multiplier) * math.sqrt(0.1)),
+        known: replace(plan, sample_rate=1.0, rounds=10),
+        everybody: replace(plan, sample_rate=1.0),
+        clients: replace(plan, noise_multiplier=float(multiplier) * math.sqrt(0.1)),
     }
     for printed, reading in readings.items():
-        assert epsilon(reading, 1e-5) == pytest.approx(
-            float(printed), abs=half_unit(printed), rel=2e-3
-        )
+        near = pytest.approx(float(printed), abs=half_unit(printed), rel=2e-3)
+        assert epsilon(reading, 1e-5) == near
 
 
 @pytest.mark.parametrize(
@@ -282,56 +263,40 @@ def test_other_readings_of_the_dp_fedsim_setting(multiplier, known, everybody, c
     [(2, 48.9, 75.2, 420), (4, 58.8, 87.9, 511), (6, 65.8, 96.8, 576), (8, 71.3, 104, 627)],
 )
 def test_official_feddpa_calibration_on_svhn_in_the_ledger(target, central, tight, local):
-    asked, names = (
-        Privacy("gaussian", epsilon=float(target), delta=0.1, clip_norm=1.0),
-        ["sample_level_calibration"],
-    )
-    sizes = np.array([73257 - 9, *[1] * 9])
+    asked = Privacy("gaussian", epsilon=float(target), delta=0.1, clip_norm=1.0)
+    names, sizes = ["sample_level_calibration"], np.array([73257 - 9, *[1] * 9])
     shape = {"rounds": 15, "sample_rate": 1.0, "clients": 10, "local_epochs": 2, "batch_size": 16}
     found = ledger(make_plan(asked, departures=names, sizes=sizes, **shape), asked, names, sizes)
-    for name, printed in (
-        ("epsilon_central", central),
-        ("epsilon_central_1e5", tight),
-        ("epsilon_local", local),
-    ):
-        assert getattr(found, name) == pytest.approx(
-            printed, rel=5e-3
-        )  # the multiplier was printed with three digits
+    # The multiplier was printed with three digits.
+    assert found.epsilon_central == pytest.approx(central, rel=5e-3)
+    assert found.epsilon_central_1e5 == pytest.approx(tight, rel=5e-3)
+    assert found.epsilon_local == pytest.approx(local, rel=5e-3)
 
 
 # ---------------------------------------------------------------- replace-one
 
 
 def test_without_sampling_replacing_a_client_costs_what_half_the_noise_costs():
-    for plan in (FEMNIST, LAPLACE, dataclasses.replace(LAPLACE, delta=0.0)):
-        halved = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2)
+    for plan in (FEMNIST, LAPLACE, replace(LAPLACE, delta=0.0)):
+        halved = replace(plan, noise_multiplier=plan.noise_multiplier / 2)
         assert epsilon_replace_one(plan, plan.delta) == pytest.approx(epsilon(halved, plan.delta))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "plan",
-    [
-        SAMPLED,
-        dataclasses.replace(SAMPLED, sample_rate=0.9),
-        dataclasses.replace(LAPLACE, sample_rate=0.3),
-    ],
+    "plan", [SAMPLED, replace(SAMPLED, sample_rate=0.9), replace(LAPLACE, sample_rate=0.3)]
 )
 def test_with_sampling_replacing_lies_between_zeroing_and_two_steps_of_zeroing(plan):
     zeroed, replaced = epsilon(plan, 1e-3), epsilon_replace_one(plan, 1e-3)
-    assert replaced > zeroed
-    assert replaced <= epsilon(
-        dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / 2, sample_rate=1.0), 1e-3
-    )
+    everybody = replace(plan, noise_multiplier=plan.noise_multiplier / 2, sample_rate=1.0)
+    assert zeroed < replaced <= epsilon(everybody, 1e-3)
     # From one client to none and on to the other: 2 epsilon at (1 + e^epsilon) delta.
     assert epsilon_replace_one(plan, (1 + math.exp(zeroed)) * 1e-3) <= 2 * zeroed
 
 
 def test_no_noise_protects_from_no_replacement():
     for plan in (FEMNIST, SAMPLED, LAPLACE):
-        assert (
-            epsilon_replace_one(dataclasses.replace(plan, noise_multiplier=0.0), 1e-3) == math.inf
-        )
+        assert epsilon_replace_one(replace(plan, noise_multiplier=0.0), 1e-3) == math.inf
 
 
 # ---------------------------------------------------------------- words
@@ -346,12 +311,7 @@ def test_no_noise_protects_from_no_replacement():
         (SAMPLED, (), "poisson", 1),
         (SAMPLED, ("noise_on_support",), "poisson", 15),
         (SAMPLED, ("public_sampling", "per_tensor_clip"), "public", 1),
-        (
-            dataclasses.replace(SAMPLED, clients=12),
-            ("public_sampling", "data_size_weights"),
-            "public",
-            4,
-        ),
+        (replace(SAMPLED, clients=12), ("public_sampling", "data_size_weights"), "public", 4),
         (LAPLACE, (), "everybody", 1),
     ],
 )
@@ -361,40 +321,8 @@ def test_who_takes_part_and_how_many_messages_leave(plan, departures, sampling, 
     assert found.releases_per_round == pytest.approx(releases)
 
 
-def test_a_plan_without_privacy_has_words_for_its_sampling_and_no_number():
-    found = ledger(make_plan(Privacy(), rounds=5, sample_rate=0.5, clients=4), Privacy())
-    assert found.sampling == "poisson"
-    assert found.trust is found.releases_per_round is None
-    assert {getattr(found, name) for name in (*EPSILONS, *MULTIPLIERS)} == {None}
-
-
 # ---------------------------------------------------------------- multipliers, against what
 # release() does
-
-
-def spreads(plan, departures, sizes, keep=None):
-    """Standard deviation of the noise in one message and in the average, by coordinate, from 4000
-    releases of nothing.
-
-    Args:
-        keep: bool ``[M, 6]``, the coordinates that each client's mask keeps.
-    """
-    repeats, clients = 4000, plan.clients
-    update = {name: torch.zeros(repeats, clients, 2, dtype=torch.float64) for name in PARAMETERS}
-    extras = {}
-    if "data_size_weights" in departures:
-        extras["size"] = torch.from_numpy(sizes).expand(repeats, clients)
-    if keep is not None:
-        for place, name in enumerate(PARAMETERS):
-            extras[f"mask.{name}"] = keep[:, 2 * place : 2 * place + 2].expand(repeats, clients, 2)
-    present = torch.ones(repeats, clients, dtype=torch.bool)
-    released = mechanism.release(
-        np.random.default_rng(1), Uploads(update, extras), present, plan, departures=departures
-    )
-    total = torch.cat([released.sum[name] for name in PARAMETERS], dim=-1).std(dim=0)
-    if not released.messages:
-        return None, total
-    return torch.cat([released.messages[name] for name in PARAMETERS], dim=-1).std(dim=0), total
 
 
 @pytest.mark.parametrize(
@@ -408,22 +336,18 @@ def spreads(plan, departures, sizes, keep=None):
     ],
 )
 def test_a_messages_multiplier_is_its_noise_over_how_long_it_may_be(departures, parts):
-    plan, sizes = (
-        dataclasses.replace(FEMNIST, clients=6, noise_multiplier=2.0),
-        np.array([2, 7, 1, 8, 2, 8]),
-    )
-    message, total = spreads(plan, departures, sizes)
+    plan, sizes = replace(FEMNIST, clients=6, noise_multiplier=2.0), np.array([2, 7, 1, 8, 2, 8])
+    released = released_often(plan, departures, sizes, 1)
+    message, total = (flat(one).std(dim=0).mean() for one in (released.messages, released.sum))
     found = entry(plan, departures, sizes)
-    assert found.noise_multiplier_message == pytest.approx(
-        float(message.mean()) / math.sqrt(parts), rel=0.01
-    )
-    weights = sizes / sizes.sum() if "data_size_weights" in departures else np.full(6, 1 / 6)
+    own = float(message) / math.sqrt(parts)
+    assert found.noise_multiplier_message == pytest.approx(own, rel=0.01)
+    weighted = "data_size_weights" in departures
+    weights = sizes / sizes.sum() if weighted else np.full(6, 1 / 6)
     moved = float(weights.max()) * math.sqrt(parts)
-    assert found.noise_multiplier_effective == pytest.approx(float(total.mean()) / moved, rel=0.01)
-    if "data_size_weights" in departures:
-        assert found.noise_multiplier_weighted == found.noise_multiplier_effective
-    else:
-        assert found.noise_multiplier_weighted is None
+    assert found.noise_multiplier_effective == pytest.approx(float(total) / moved, rel=0.01)
+    of_weights = found.noise_multiplier_effective if weighted else None
+    assert found.noise_multiplier_weighted == of_weights
     assert found.noise_multiplier_group is None
 
 
@@ -431,34 +355,27 @@ def test_a_messages_multiplier_is_its_noise_over_how_long_it_may_be(departures, 
     "departures", [("noise_on_support",), ("noise_on_support", "divide_by_counts")]
 )
 def test_a_groups_multiplier_is_that_of_coordinates_which_one_client_alone_keeps(departures):
-    plan = dataclasses.replace(FEMNIST, clients=4, noise_multiplier=3.0)
+    plan = replace(FEMNIST, clients=4, noise_multiplier=3.0)
     keep = torch.ones(4, 6, dtype=torch.bool)
     keep[1:, 0] = False
-    _, total = spreads(plan, departures, np.ones(4), keep)
-    moved = (
-        1.0 if "divide_by_counts" in departures else 0.25
-    )  # by the client that keeps coordinate 0, when it sends C = 1 there
+    total = flat(released_often(plan, departures, np.ones(4), 1, keep=keep).sum).std(dim=0)
+    # By the client that keeps coordinate 0, when it sends C = 1 there.
+    moved = 1.0 if "divide_by_counts" in departures else 0.25
     found = entry(plan, departures)
-    assert found.noise_multiplier_group == pytest.approx(
-        float(total[0]) / moved, rel=0.03
-    )  # one coordinate: 4000 draws
+    measured = float(total[0]) / moved  # one coordinate: 4000 draws
+    assert found.noise_multiplier_group == pytest.approx(measured, rel=0.03)
     assert found.noise_multiplier_group == pytest.approx(3.0 / 2)
     assert found.noise_multiplier_effective == found.noise_multiplier_message == 0
 
 
 def test_a_step_that_bounds_nothing_leaves_the_cost_of_the_weights_visible():
-    plan, names = (
-        dataclasses.replace(FEMNIST, clients=3, noise_multiplier=5.0),
-        ["data_size_weights", "private_clamp"],
-    )
-    found = entry(plan, names, np.array([10, 10, 20]))
-    assert found.noise_multiplier_weighted == pytest.approx(
-        5.0 / math.sqrt(2)
-    )  # sizes 1, 1, 2: see test_ledger.py
+    plan, sizes = replace(FEMNIST, clients=3, noise_multiplier=5.0), np.array([10, 10, 20])
+    found = entry(plan, ["data_size_weights", "private_clamp"], sizes)
+    whole = entry(plan, ["data_size_weights", "private_clamp", "noise_not_divided"], sizes)
+    # Sizes 1, 1, 2: see test_ledger.py.
+    assert found.noise_multiplier_weighted == pytest.approx(5.0 / math.sqrt(2))
+    assert whole.noise_multiplier_weighted == pytest.approx(5.0 * math.sqrt(6) / 2)
     assert found.noise_multiplier_effective == 0
-    assert entry(
-        plan, [*names, "noise_not_divided"], np.array([10, 10, 20])
-    ).noise_multiplier_weighted == pytest.approx(5.0 * math.sqrt(6) / 2)
 
 
 @pytest.mark.slow
@@ -468,67 +385,62 @@ def test_a_step_that_bounds_nothing_leaves_the_cost_of_the_weights_visible():
 )
 @pytest.mark.parametrize("sample_rate", [1.0, 0.4])
 def test_epsilons_follow_from_the_multipliers_beside_them(departures, sample_rate):
-    plan = dataclasses.replace(SAMPLED, sample_rate=sample_rate, clients=10)
+    plan = replace(SAMPLED, sample_rate=sample_rate, clients=10)
     found = entry(plan, departures)
     if found.noise_multiplier_effective == 0:
         assert found.sampling == "poisson"
         return
-    rounds = plan.rounds
     if found.sampling == "public":
-        rounds = max(
-            sum(bool(cohorts.public_cohort(t, plan)[client]) for t in range(plan.rounds))
-            for client in range(10)
-        )
+        drawn = [cohorts.public_cohort(t, plan).astype(int) for t in range(plan.rounds)]
+        plan = replace(plan, rounds=sum(drawn).max())
     rate = plan.sample_rate if found.sampling == "poisson" else 1.0
-    central = dataclasses.replace(
-        plan, noise_multiplier=found.noise_multiplier_effective, sample_rate=rate, rounds=rounds
-    )
-    single = dataclasses.replace(
-        plan, noise_multiplier=found.noise_multiplier_message, sample_rate=1.0, rounds=rounds
-    )
+    central = replace(plan, noise_multiplier=found.noise_multiplier_effective, sample_rate=rate)
+    single = replace(plan, noise_multiplier=found.noise_multiplier_message, sample_rate=1.0)
     for at, delta in (("", plan.delta), ("_1e5", 1e-5)):
+        replaced = pytest.approx(epsilon_replace_one(single, delta))
         assert getattr(found, f"epsilon_central{at}") == pytest.approx(epsilon(central, delta))
         assert getattr(found, f"epsilon_local{at}") == pytest.approx(epsilon(single, delta))
-        assert getattr(found, f"epsilon_local_replace_one{at}") == pytest.approx(
-            epsilon_replace_one(single, delta)
-        )
-
-
-def test_a_certified_message_carries_its_share_of_the_noise():
-    found = entry(SAMPLED)
-    assert found.noise_multiplier_message == pytest.approx(9.0 / math.sqrt(0.3 * 50))
-    assert found.epsilon_local_1e5 == pytest.approx(epsilon_local(SAMPLED, 1e-5))
+        assert getattr(found, f"epsilon_local_replace_one{at}") == replaced
 
 
 # ---------------------------------------------------------------- what does not exist, and what is
 # infinite
 
 
+OF_MESSAGES_OR_RENYI = {name for name in EPSILONS if "local" in name or "rdp" in name}
+
+
+@pytest.mark.parametrize("sample_rate", [1.0, 0.2])
 @pytest.mark.parametrize(
     "departures", [names for names in published() if {*names} & WITHOUT_BOUND.keys()]
 )
 def test_where_nothing_holds_every_epsilon_is_infinite_and_every_multiplier_that_counts_is_zero(
-    departures,
+    departures, sample_rate
 ):
     laplace = "clip_in_training" in departures
-    found = entry(LAPLACE if laplace else FEMNIST, departures)
-    without = {name for name in EPSILONS if "local" in name or "rdp" in name} if laplace else set()
-    assert {getattr(found, name) for name in EPSILONS if name not in without} == {math.inf}
+    plan = replace(LAPLACE if laplace else FEMNIST, sample_rate=sample_rate)
+    found = entry(plan, departures, target=2.0)
+    assert found.epsilon_nominal == 2.0
+    without = OF_MESSAGES_OR_RENYI if laplace else set()
+    infinite = [name for name in EPSILONS if name not in without]
+    assert {getattr(found, name) for name in infinite} == {math.inf}
     assert {getattr(found, name) for name in without} <= {None}
     assert found.noise_multiplier_effective == 0
     assert found.noise_multiplier_message == (None if laplace else 0)
     assert (found.noise_multiplier_group is not None) == ("noise_on_support" in departures)
     assert (found.noise_multiplier_weighted is not None) == ("data_size_weights" in departures)
+    assert any("no finite epsilon" in warning for warning in found.warnings)
     written = json.loads(json.dumps(to_json(found), allow_nan=False))
+    assert {written[name] for name in infinite} == {"inf"}
     assert from_json(Ledger, written, "plan") == found
 
 
 def test_laplace_noise_has_no_single_messages_and_no_renyi_number():
-    found = entry(LAPLACE)
-    nothing = {
-        *(name for name in EPSILONS if "local" in name or "rdp" in name),
-        *MULTIPLIERS,
-    } - {"noise_multiplier_effective"}
+    asked = Privacy("laplace", epsilon=3.0, clip_norm=1.0)
+    found = ledger(make_plan(asked, rounds=6, sample_rate=1.0, clients=10), asked)
+    assert found.claim == "certified"
+    assert found.epsilon_central == pytest.approx(3.0)
+    assert found.noise_multiplier == found.noise_multiplier_effective == pytest.approx(2.0)
+    nothing = OF_MESSAGES_OR_RENYI.union(MULTIPLIERS) - {"noise_multiplier_effective"}
     assert {getattr(found, name) for name in nothing} == {None}
-    assert found.noise_multiplier_effective == 8.0
     assert found.epsilon_replace_one_1e5 > found.epsilon_central_1e5 > 0
