@@ -1,9 +1,9 @@
 """Figures: readable at the width of a paper's column, reproducible to the byte, true to the table,
 and undisturbed by missing or diverged values."""
 
-import dataclasses
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +30,11 @@ from pflpipe.study.study_spec import Chosen, Drawing, Row, Study
 MANY = ("local_only", "fedavg", "dp_fedavg", "dp_fedavg_fb", "fedper", "fedrep", "lg_fedavg")
 MANY += ("fedbabu", "blur_lus", "ppsgd", "pmtl_ft", "dp_fedsam", "dp_fedsam_topk", "centaur")
 MANY += ("feddpa", "feddpa!", "fedaddp", "dp_pfeddsu", "dp_fedsim", "fedglp_adp", "fedpac")
-EVERY = 2
 
 
-def evaluated(base: Cell = fake_results.BASE) -> Cell:
+def evaluated(base: Cell = fake_results.BASE, **changes: Any) -> Cell:
     """A cell with accuracies by round."""
-    training = dataclasses.replace(base.training, evaluate_every=EVERY)
-    return dataclasses.replace(base, training=training)
+    return replace(base, training=replace(base.training, evaluate_every=2, **changes))
 
 
 @pytest.fixture(scope="module")
@@ -72,22 +70,22 @@ def table(study: Study, folder: Path) -> pd.DataFrame:
     return TABLES[key]
 
 
-def draw(kind: str, study: Study, folder: Path, **options: Any) -> Figure:
-    """A figure of a study of which part of the results' rows are chosen."""
+def draw(
+    kind: str, study: Study, folder: Path, frame: pd.DataFrame | None = None, **options: Any
+) -> Figure:
+    """A figure of a study of which part of the results' rows are chosen, or of another table."""
     results = folder / "results"
-    tidy.write(table(study, folder), results / "tables" / f"{study.name}.csv")
-    drawing = Drawing(kind, kind, **options)
+    if frame is None:
+        tidy.write(table(study, folder), results / "tables" / f"{study.name}.csv")
     with matplotlib.rc_context(fname=style.SHEET):
-        return kinds.draw(study, drawing, results, folder / "data")
+        return kinds.draw(study, Drawing(kind, kind, **options), results, folder / "data", frame)
 
 
 IN_PRINT = {"dp_fedavg": "DP-FedAvg", "feddpa": "FedDPA"}
 
 
 def only(study: Study, *names: str) -> Study:
-    return dataclasses.replace(
-        study, rows=tuple(row for row in study.rows if row.cell.method in names)
-    )
+    return replace(study, rows=tuple(row for row in study.rows if row.cell.method in names))
 
 
 def values(study: Study, folder: Path, method: str, epsilon: float | None) -> np.ndarray:
@@ -111,6 +109,31 @@ def dots(figure: Figure, panel: int = 0) -> dict[str, Any]:
     return {places[line.get_ydata()[0]]: line for line in marks}
 
 
+def marked(figure: Figure, panel: int = 0) -> dict[str, float]:
+    """The number at which each row's mark stands."""
+    return {name: float(line.get_xdata()[0]) for name, line in dots(figure, panel).items()}
+
+
+def bar(figure: Figure, name: str, panel: int = 0) -> list[float]:
+    """The ends of the interval beside a row's mark."""
+    height = dots(figure, panel)[name].get_ydata()[0]
+    lines = figure.axes[panel].lines
+    (found,) = (line for line in lines if list(line.get_ydata()) == [height, height])
+    return list(found.get_xdata())
+
+
+def panels(figure: Figure) -> list[str]:
+    return [axes.get_title("left") for axes in figure.axes]
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def rounds_of(results: Path, cell: Cell) -> Path:
+    return results / "runs" / methods.run_id(cell) / "rounds.csv"
+
+
 # ---------------------------------------------------------------- what a paper needs
 
 
@@ -125,12 +148,13 @@ def test_no_label_overlaps_another_or_leaves_the_figure(kind, width, crowd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["privacy_utility", "ranks", "gains", "cost", "soundness"])
-def test_every_method_has_a_row_with_a_name_of_its_own(kind, crowd):
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [("privacy_utility", 21), ("ranks", 18), ("gains", 20), ("cost", 21), ("soundness", 1)],
+)
+def test_every_method_has_a_row_with_a_name_of_its_own(kind, count, crowd):
     names = rows(draw(kind, *crowd))
-    assert len(set(names)) == len(names)
-    expected = {"privacy_utility": 21, "ranks": 18, "gains": 20, "cost": 21, "soundness": 1}
-    assert len(names) == expected[kind]
+    assert len(set(names)) == len(names) == count
 
 
 @pytest.mark.slow
@@ -149,22 +173,16 @@ def test_curves_of_some_clients_say_so(crowd):
     study, folder = crowd
     one = only(study, "dp_fedavg")
     for some, words in ((0, "model. Mean"), (5, "model; 5 clients, drawn once for a seed. Mean")):
-        cells = [
-            dataclasses.replace(
-                cell, training=dataclasses.replace(cell.training, evaluate_clients=some)
-            )
-            for cell in one.cells
-        ]
-        few = dataclasses.replace(one, rows=tuple(map(Row, cells)))
+        cells = [evaluated(cell, evaluate_clients=some) for cell in one.cells]
+        few = replace(one, rows=tuple(map(Row, cells)))
         fake_results.write(few, folder)
-        assert words in " ".join(draw("convergence", few, folder).get_suptitle().split())
+        assert words in one_line(draw("convergence", few, folder).get_suptitle())
 
 
 def test_a_method_far_below_all_others_does_not_press_them_together(tmp_path):
     methods = ("local_only", "dp_fedavg", "fedper", "fedrep", "lg_fedavg", "feddpa")
     few = fake_results.study(seeds=(0, 1, 2), epsilons=(8.0,), methods=methods)
     fake_results.write(few, tmp_path)
-    drawing = Drawing("privacy_utility", "privacy_utility")
     frame = tidy.tidy(few, tmp_path / "results")
     wide = frame["method"] == "lg_fedavg"
     frame.loc[wide, "personal_own"] = frame.loc[wide, "personal_own"] + [-15, 0, 15]
@@ -172,23 +190,19 @@ def test_a_method_far_below_all_others_does_not_press_them_together(tmp_path):
     def drawn(method: str) -> Figure:
         lower = frame.copy()
         lower.loc[lower["method"] == method, "personal_own"] -= 1000
-        with matplotlib.rc_context(fname=style.SHEET):
-            return kinds.draw(few, drawing, tmp_path, tmp_path, lower)
+        return draw("privacy_utility", few, tmp_path, lower)
 
     far = drawn("fedrep")
-    assert "Arrow: further to the left." in " ".join(far.get_suptitle().split())
+    assert "Arrow: further to the left." in one_line(far.get_suptitle())
     (axes,) = far.axes
     assert -100 < axes.get_xlim()[0] < 0
     (arrow,) = [line for line in axes.lines if line.get_marker() == "<"]
     places = dict(zip(axes.get_yticks(), rows(far), strict=True))
     assert places[arrow.get_ydata()[0]] == "FedRep"
     assert arrow.get_xdata()[0] == axes.get_xlim()[0]
-    assert not [
-        places[line.get_ydata()[0]]
-        for line in axes.lines
-        if line.get_ydata()[0] in places and places[line.get_ydata()[0]] != "FedRep"
-        if min(line.get_xdata()) < axes.get_xlim()[0]
-    ], "nobody else's interval is cut"
+    cut = [line for line in axes.lines if min(line.get_xdata()) < axes.get_xlim()[0]]
+    names = {places[height] for line in cut if (height := line.get_ydata()[0]) in places}
+    assert names <= {"FedRep"}, "nobody else's interval is cut"
     reference = drawn("local_only")
     assert "Arrow" not in reference.get_suptitle(), "what has no privacy is always on the scale"
     assert reference.axes[0].get_xlim()[0] < -1000
@@ -196,18 +210,13 @@ def test_a_method_far_below_all_others_does_not_press_them_together(tmp_path):
 
 def test_the_comparison_needs_no_more_than_what_docs_results_keeps_of_runs(study, folder, tmp_path):
     few = only(study, "local_only", "dp_fedavg", "feddpa")
-    drawing = Drawing("privacy_utility", "privacy_utility")
     kept = table(few, folder)
     kept = kept[[name for name in RUN_COLUMNS if name in kept]]
-    with matplotlib.rc_context(fname=style.SHEET):
-        figure = kinds.draw(few, drawing, tmp_path, tmp_path, kept)
+    figure = draw("privacy_utility", few, tmp_path, kept)
     whole = draw("privacy_utility", few, folder)
     for panel in range(len(whole.axes)):
         assert rows(figure, panel) == rows(whole, panel)
-        marks, expected = dots(figure, panel), dots(whole, panel)
-        assert {k: v.get_xdata()[0] for k, v in marks.items()} == {
-            k: v.get_xdata()[0] for k, v in expected.items()
-        }
+        assert marked(figure, panel) == marked(whole, panel)
 
 
 @pytest.mark.slow
@@ -240,8 +249,7 @@ def test_a_bare_figure_has_its_heading_and_its_note_in_a_text_beside_it(study, f
     few = only(study, "fedavg", "dp_fedavg", "feddpa")
     drawing, frame = Drawing("privacy_utility", "privacy_utility", width=3.3), table(few, folder)
     places = (few, drawing, folder / "results", folder / "data")
-    with matplotlib.rc_context(fname=style.SHEET):
-        whole = kinds.draw(*places, frame)
+    whole = draw("privacy_utility", few, folder, frame, width=3.3)
     kinds.write(*places, tmp_path / "a.png", frame, bare=True)
     text, svg = (tmp_path / "a.txt").read_text(), (tmp_path / "a.svg").read_text()
     said = f"{whole.get_suptitle()} {whole.get_supxlabel()}".replace("-\n", "-")
@@ -262,20 +270,14 @@ def test_a_figure_has_a_heading_which_is_its_caption_where_it_is_bare(kind, stud
 @pytest.mark.parametrize("kind", ["privacy_utility", "partition"])
 def test_a_line_says_that_no_epsilon_covers_what_is_measured(kind, study, folder):
     chosen = Chosen(0, {"hyperparameters.tau": 0.4}, sets=3, runs=6)
-    searched = dataclasses.replace(
-        study, rows=tuple(dataclasses.replace(row, chosen=chosen) for row in study.rows)
-    )
-    plain, after_search = (
-        " ".join(draw(kind, one, folder).get_supxlabel().split()) for one in (study, searched)
-    )
-    assert plain == (
+    searched = replace(study, rows=tuple(replace(row, chosen=chosen) for row in study.rows))
+    plain = (
         "Measured values are diagnostics: the experimenter's own measurements on public data, "
         "covered by no ε."
     )
-    assert (
-        after_search
-        == f"{plain} Hyper-parameters were chosen on validation data; no ε covers that choice."
-    )
+    of_choice = "Hyper-parameters were chosen on validation data; no ε covers that choice."
+    assert one_line(draw(kind, study, folder).get_supxlabel()) == plain
+    assert one_line(draw(kind, searched, folder).get_supxlabel()) == f"{plain} {of_choice}"
 
 
 # ---------------------------------------------------------------- the comparison
@@ -283,18 +285,14 @@ def test_a_line_says_that_no_epsilon_covers_what_is_measured(kind, study, folder
 
 def test_methods_stand_at_their_difference_to_the_reference_best_first(study, folder):
     figure = draw("privacy_utility", study, folder)
-    assert [axes.get_title("left") for axes in figure.axes] == ["ε = 2", "ε = 8"]
-    marks = dots(figure, 1)
-    for name, label, epsilon in (
-        ("feddpa", "FedDPA", 8.0),
-        ("local_only", "Local only\nsends nothing", None),
-    ):
-        own = values(study, folder, name, epsilon)
-        difference = own - values(study, folder, "dp_fedavg", 8.0)
-        assert float(marks[label].get_xdata()[0]) == pytest.approx(difference.mean())
-    assert float(marks["DP-FedAvg"].get_xdata()[0]) == 0
-    certified = [name for name in rows(figure, 1) if name in ("DP-FedAvg", "FedDPA")]
-    places = [float(marks[name].get_xdata()[0]) for name in certified]
+    assert panels(figure) == ["ε = 2", "ε = 8"]
+    marks, reference = marked(figure, 1), values(study, folder, "dp_fedavg", 8.0)
+    better = values(study, folder, "feddpa", 8.0) - reference
+    alone = values(study, folder, "local_only", None) - reference
+    assert marks["FedDPA"] == pytest.approx(better.mean())
+    assert marks["Local only\nsends nothing"] == pytest.approx(alone.mean())
+    assert marks["DP-FedAvg"] == 0
+    places = [marks[name] for name in rows(figure, 1) if name in ("DP-FedAvg", "FedDPA")]
     assert places == sorted(places, reverse=True)
     numbers = {text.get_text() for text in figure.axes[1].texts}
     assert f"{values(study, folder, 'feddpa', 8.0).mean():.1f}" in numbers
@@ -312,34 +310,30 @@ def test_without_the_reference_accuracies_stand_for_themselves(study, folder):
     figure = draw("privacy_utility", few, folder)
     assert figure.axes[0].get_xlabel() == "accuracy (%)"
     mean = values(study, folder, "feddpa", 2.0).mean()
-    assert float(dots(figure)["FedDPA"].get_xdata()[0]) == pytest.approx(mean)
-    alone = draw("privacy_utility", only(study, "local_only"), folder)
-    assert [axes.get_title("left") for axes in alone.axes] == ["no privacy"]
+    assert marked(figure)["FedDPA"] == pytest.approx(mean)
+    assert panels(draw("privacy_utility", only(study, "local_only"), folder)) == ["no privacy"]
 
 
 def test_a_figure_shows_what_its_study_chose(study, folder):
-    figure = draw(
-        "privacy_utility", study, folder, methods=("feddpa",), where={"privacy.epsilon": [8]}
-    )
-    assert [axes.get_title("left") for axes in figure.axes] == ["ε = 8"]
+    chosen = {"methods": ("feddpa",), "where": {"privacy.epsilon": [8]}}
+    figure = draw("privacy_utility", study, folder, **chosen)
+    assert panels(figure) == ["ε = 8"]
     assert {name.partition(" ")[0] for name in rows(figure)} == {"DP-FedAvg", "FedDPA"}
     common = draw("privacy_utility", study, folder, metric="global_common")
-    assert "common test, global model" in " ".join(common.get_suptitle().split())
+    assert "common test, global model" in one_line(common.get_suptitle())
     assert not any(name.startswith("Local only") for name in rows(common))
 
 
 @pytest.mark.slow
 def test_an_axis_of_the_study_gets_panels(study, tmp_path):
     cells = [
-        dataclasses.replace(
-            row.cell, partition=dataclasses.replace(row.cell.partition, alpha=alpha)
-        )
-        for row in only(study, "fedavg", "dp_fedavg").rows
+        replace(cell, partition=replace(cell.partition, alpha=alpha))
+        for cell in only(study, "fedavg", "dp_fedavg").cells
         for alpha in (0.1, 1.0)
     ]
-    wide = dataclasses.replace(study, rows=tuple(map(Row, cells)))
+    wide = replace(study, rows=tuple(map(Row, cells)))
     fake_results.write(wide, tmp_path)
-    titles = [axes.get_title("left") for axes in draw("privacy_utility", wide, tmp_path).axes]
+    titles = panels(draw("privacy_utility", wide, tmp_path))
     assert titles == ["ε = 2, α = 0.1", "ε = 8, α = 0.1", "ε = 2, α = 1", "ε = 8, α = 1"]
 
 
@@ -347,12 +341,11 @@ def test_soundness_is_the_difference_of_the_published_version_to_the_certified_o
     figure = draw("soundness", study, folder)
     frame = table(study, folder)
     published = frame[(frame["claim"] == "nominal") & (frame["epsilon_target"] == 8.0)]
-    expected = published["personal_own"].to_numpy(dtype=float) - values(
-        study, folder, "feddpa", 8.0
-    )
-    ((name, line),) = dots(figure, 1).items()
+    found = published["personal_own"].to_numpy(dtype=float)
+    expected = found - values(study, folder, "feddpa", 8.0)
+    ((name, number),) = marked(figure, 1).items()
     assert "honest ε = ∞" in name
-    assert float(line.get_xdata()[0]) == pytest.approx(expected.mean())
+    assert number == pytest.approx(expected.mean())
 
 
 def test_soundness_compares_a_version_with_the_certified_one_of_its_hyperparameters(
@@ -360,17 +353,14 @@ def test_soundness_compares_a_version_with_the_certified_one_of_its_hyperparamet
 ):
     own = only(study, "feddpa")
     cells = [cell for cell in own.cells if not cell.departures]
-    others = [Row(dataclasses.replace(cell, hyperparameters={"tau": 0.1})) for cell in cells]
-    both = dataclasses.replace(own, rows=(*others, *own.rows))
+    others = [Row(replace(cell, hyperparameters={"tau": 0.1})) for cell in cells]
+    both = replace(own, rows=(*others, *own.rows))
     frame = tidy.tidy(both, fake_results.write(both, tmp_path))
     frame["personal_own"] = 80.0
     frame.loc[frame["claim"] == "nominal", "personal_own"] = 83.0
     frame.loc[frame["hyperparameters"].str.contains('"tau": 0.1'), "personal_own"] = 10.0
-    drawing = Drawing("soundness", "soundness")
-    with matplotlib.rc_context(fname=style.SHEET):
-        figure = kinds.draw(both, drawing, tmp_path, tmp_path, frame)
-    ((_, line),) = dots(figure).items()
-    assert float(line.get_xdata()[0]) == pytest.approx(3.0)
+    (number,) = marked(draw("soundness", both, tmp_path, frame)).values()
+    assert number == pytest.approx(3.0)
 
 
 def test_intervals_beside_the_baseline_are_those_of_the_tables(crowd):
@@ -381,41 +371,31 @@ def test_intervals_beside_the_baseline_are_those_of_the_tables(crowd):
     base = comparison.find(section, "dp_fedavg", "ε = 8")
     assert len(section) > 2, "variances of several lines are pooled"
     found = {one.label: own for one, own in comparison.against(section, base).items()}
-    (axes,), marks = figure.axes, dots(figure)
-    height = marks["FedDPA"].get_ydata()[0]
-    (bar,) = (line for line in axes.lines if list(line.get_ydata()) == [height, height])
-    assert list(bar.get_xdata()) == pytest.approx([found["feddpa"].low, found["feddpa"].high])
+    expected = [found["feddpa"].low, found["feddpa"].high]
+    assert bar(figure, "FedDPA") == pytest.approx(expected)
 
 
 def test_ranks_are_those_of_certified_methods(study, folder):
     figure = draw("ranks", study, folder)
     assert {*rows(figure)} == {*IN_PRINT.values()}
-    best = rows(figure)[0]
-    assert float(dots(figure)[best].get_xdata()[0]) == 1
+    assert marked(figure)[rows(figure)[0]] == 1
     for panel, epsilon in enumerate((2.0, 8.0)):
         own = {IN_PRINT[name]: values(study, folder, name, epsilon) for name in IN_PRINT}
         words = (study.name, f"ε = {epsilon:g}")
         expected = statistics.rank_intervals(pd.DataFrame(own), *words)
-        axes, marks = figure.axes[panel], dots(figure, panel)
         for name, ends in expected.items():
-            height = marks[name].get_ydata()[0]
-            (bar,) = (line for line in axes.lines if list(line.get_ydata()) == [height, height])
-            assert tuple(bar.get_xdata()) == ends
+            assert tuple(bar(figure, name, panel)) == ends
             others = [numbers.mean() for other, numbers in own.items() if other != name]
             rank = 1 + sum(mean > own[name].mean() for mean in others)
-            assert float(marks[name].get_xdata()[0]) == rank
+            assert marked(figure, panel)[name] == rank
 
 
 def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(study, folder):
     figure = draw("cost", study, folder)
     assert [axes.get_xlabel() for axes in figure.axes[:3]] == ["%", "MB", "seconds"]
-    megabytes = {
-        float(line.get_xdata()[0]) for line in figure.axes[1].lines if len(line.get_xdata()) == 1
-    }
-    cohort, per_round = fake_results.BASE.partition.clients, 9640.0
-    assert sorted(megabytes) == pytest.approx(
-        [0.0, 1e-6 * per_round / cohort * fake_results.ROUNDS]
-    )
+    single = [line.get_xdata()[0] for line in figure.axes[1].lines if len(line.get_xdata()) == 1]
+    each = 9640.0 / fake_results.BASE.partition.clients
+    assert sorted(set(single)) == pytest.approx([0.0, 1e-6 * each * fake_results.ROUNDS])
     height = dict(zip(rows(figure), figure.axes[0].get_yticks(), strict=True))
     means = {IN_PRINT[name]: values(study, folder, name, 2.0).mean() for name in IN_PRINT}
     colours = {
@@ -430,23 +410,14 @@ def test_a_cost_is_a_clients_bytes_of_all_rounds_and_blue_on_the_frontier(study,
 
 def test_gains_count_the_clients_that_are_better_off_than_alone(study, folder):
     figure = draw("gains", study, folder)
-    scores = {
-        name: pd.read_csv(folder / f"results/scores/tiny/{name}.csv")
-        for name in ("local_only", "dp_fedavg")
-    }
-    differences = []
-    for seed in (0, 1, 2):
-        of = {
-            cell.method: cell.id
-            for cell in study.cells
-            if cell.seed == seed and cell.privacy.epsilon in (None, 2.0) and not cell.departures
-        }
-        own, alone = (
-            scores[name][scores[name]["cell"] == of[name]].set_index("client")["personal_own"]
-            for name in ("dp_fedavg", "local_only")
-        )
-        differences += list(own - alone)
-    gain = np.array(differences)
+
+    def of_clients(method: str) -> np.ndarray:
+        """Of every client at epsilon 2, seed by seed."""
+        frame = pd.read_csv(folder / f"results/scores/tiny/{method}.csv", index_col="cell")
+        cells = [cell for cell in only(study, method).cells if cell.privacy.epsilon in (None, 2.0)]
+        return frame.loc[[cell.id for cell in cells], "personal_own"].to_numpy()
+
+    gain = of_clients("dp_fedavg") - of_clients("local_only")
     axes = figure.axes[0]
     height = dict(zip(rows(figure), axes.get_yticks(), strict=True))["DP-FedAvg"]
     bars = [bar for bar in axes.patches if bar.get_y() < height < bar.get_y() + bar.get_height()]
@@ -464,7 +435,7 @@ def test_gains_count_the_clients_that_are_better_off_than_alone(study, folder):
 @pytest.mark.slow
 def test_accuracy_by_round_is_the_mean_over_seeds(study, folder):
     figure = draw("convergence", study, folder)
-    assert [axes.get_title("left") for axes in figure.axes] == ["ε = 2", "ε = 8"]
+    assert panels(figure) == ["ε = 2", "ε = 8"]
     for line in figure.axes[0].lines:
         xs, ys = line.get_data()
         assert list(xs) == [2, 4]
@@ -473,13 +444,12 @@ def test_accuracy_by_round_is_the_mean_over_seeds(study, folder):
 
 @pytest.mark.slow
 def test_the_bar_of_a_named_curve_is_the_range_of_its_seeds_in_the_last_round(study, tmp_path):
-    part = only(study, "dp_fedavg")
+    part, last = only(study, "dp_fedavg"), (50.0, 65.0, 95.0)
     results = fake_results.write(part, tmp_path)
-    for cell, accuracy in zip(part.cells, (50.0, 60.0, 85.0) * 2, strict=True):
-        path = results / "runs" / methods.run_id(cell) / "rounds.csv"
-        rounds = pd.read_csv(path)
-        rounds.loc[rounds.index[-1], "personal_own"] = accuracy + 5 * cell.seed
-        rounds.to_csv(path, index=False)
+    for cell in part.cells:
+        rounds = pd.read_csv(rounds_of(results, cell))
+        rounds.loc[rounds.index[-1], "personal_own"] = last[cell.seed]
+        rounds.to_csv(rounds_of(results, cell), index=False)
     figure = draw("convergence", part, tmp_path)
     ends = []
     for axes in figure.axes:
@@ -488,17 +458,7 @@ def test_the_bar_of_a_named_curve_is_the_range_of_its_seeds_in_the_last_round(st
         assert right > max(curve.get_xdata())
         assert low < curve.get_ydata()[-1] < high
         ends.append((low, high))
-    read = [
-        sorted(
-            pd.read_csv(results / "runs" / methods.run_id(cell) / "rounds.csv")[
-                "personal_own"
-            ].iloc[-1]
-            for cell in part.cells
-            if cell.privacy.epsilon == epsilon
-        )
-        for epsilon in (2.0, 8.0)
-    ]
-    assert ends == [(values[0], values[-1]) for values in read]
+    assert ends == [(50.0, 95.0)] * 2
 
 
 @pytest.mark.slow
@@ -515,19 +475,16 @@ def test_the_curves_that_a_study_names_stand_out(study, folder):
     "odd", [("", "nan", "inf", "0.0", "-inf", "1e300", "-1.0"), ("1.0", "nan", "inf", "", "2.0")]
 )
 def test_no_value_of_rounds_csv_crashes_a_figure(odd, tmp_path):
-    study = fake_results.study(
-        seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg", "fedavg"), base=evaluated()
-    )
+    few = {"seeds": (0,), "epsilons": (2.0,), "methods": ("dp_fedavg", "fedavg")}
+    study = fake_results.study(base=evaluated(), **few)
     results = fake_results.write(study, tmp_path)
     values = itertools.cycle(odd)
     for cell in study.cells:
-        path = results / "runs" / methods.run_id(cell) / "rounds.csv"
-        header, *lines = path.read_text().splitlines()
+        header, *lines = rounds_of(results, cell).read_text().splitlines()
         broken = [
-            ",".join([line.split(",")[0], *(next(values) for _ in range(header.count(",")))])
-            for line in lines
+            [line.split(",")[0], *itertools.islice(values, header.count(","))] for line in lines
         ]
-        path.write_text("\n".join([header, *broken]) + "\n")
+        fake_results.write_csv(rounds_of(results, cell), header, broken)
     figure = draw("convergence", study, tmp_path)
     drawn = [y for line in figure.axes[0].lines for y in line.get_ydata()]
     assert drawn
@@ -542,10 +499,9 @@ def test_missing_accuracies_leave_gaps(study, folder, tmp_path):
     part = only(study, "dp_fedavg", "feddpa")
     results = fake_results.write(part, tmp_path)
     file = results / "scores" / "tiny" / "feddpa.csv"
-    header, *lines = file.read_text().splitlines()
-    file.write_text(
-        "\n".join([header, *(",".join([*line.split(",")[:3], *[""] * 8]) for line in lines)]) + "\n"
-    )
+    scores = pd.read_csv(file)
+    scores.loc[:, "personal_own":] = np.nan
+    scores.to_csv(file, index=False)
     assert rows(draw("privacy_utility", part, tmp_path)) == ["DP-FedAvg"]
 
 
@@ -566,23 +522,16 @@ def test_a_figure_with_nothing_to_show_says_what_it_needs(kind, names, words, st
 
 
 def test_only_what_runs_can_show_is_a_figure_of_a_study_without_a_block():
-    assert [drawing.name for drawing in drawings.read({}, "f", fake_results.study().rows)] == [
-        "privacy_utility",
-        "soundness",
-        "gains",
-        "cost",
-        "partition",
-    ]
+    plain = [drawing.name for drawing in drawings.read({}, "f", fake_results.study().rows)]
+    assert plain == ["privacy_utility", "soundness", "gains", "cost", "partition"]
     many = fake_results.study(seeds=range(5), base=evaluated())
     every = {drawing.name for drawing in drawings.read({}, "f", many.rows)}
     assert every == set(drawings.KINDS) == set(kinds.KINDS)
 
 
 def document(**figures: Any) -> dict[str, Any]:
-    return {
-        "methods": [{"name": name} for name in fake_results.study().methods],
-        "figures": figures,
-    }
+    lines = [{"name": name} for name in fake_results.study().methods]
+    return {"methods": lines, "figures": figures}
 
 
 def test_the_block_of_a_study_chooses_and_names_its_figures():
@@ -596,7 +545,7 @@ def test_the_block_of_a_study_chooses_and_names_its_figures():
         Drawing("at_8", "privacy_utility", width=3.3, where={"privacy.epsilon": [8]}),
         Drawing("cost", "cost", metric="global_common", methods=("feddpa",)),
     )
-    study = dataclasses.replace(fake_results.study(), figures=found)
+    study = replace(fake_results.study(), figures=found)
     assert drawings.find(study, "at_8") == found[0]
     assert drawings.find(study, "gains") == Drawing("gains", "gains")
     with pytest.raises(ConfigError, match=r"has no figure 'gain'.*gains"):
@@ -627,16 +576,18 @@ def test_the_schema_knows_the_kinds_and_the_widths_and_of_an_attack_no_more_than
 # ---------------------------------------------------------------- partition
 
 
+def drawn_partition(partition: Partition, folder: Path, seeds: tuple[int, ...]) -> Figure:
+    base = replace(fake_results.BASE, partition=partition)
+    study = fake_results.study("tiny", seeds, (2.0,), ("dp_fedavg",), base)
+    fake_results.write(study, folder)
+    return draw("partition", study, folder)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("clients", "numbered"), [(10, True), (100, False)])
 def test_the_partition_figure_counts_every_example_of_every_client(clients, numbered, tmp_path):
-    base: Cell = dataclasses.replace(
-        fake_results.BASE,
-        partition=dataclasses.replace(fake_results.BASE.partition, clients=clients),
-    )
-    study = fake_results.study(seeds=(0, 1), epsilons=(2.0,), methods=("dp_fedavg",), base=base)
-    fake_results.write(study, tmp_path)
-    figure = draw("partition", study, tmp_path)
+    several = replace(fake_results.BASE.partition, clients=clients)
+    figure = drawn_partition(several, tmp_path, seeds=(0, 1))
     above, below = figure.axes[:2]
     mesh = above.images[0].get_array()
     assert mesh is not None
@@ -651,11 +602,8 @@ def test_the_partition_figure_counts_every_example_of_every_client(clients, numb
 
 
 def test_the_partition_figure_counts_natural_users(tmp_path):
-    natural: Cell = dataclasses.replace(fake_results.BASE, partition=Partition("natural"))
-    study = fake_results.study(seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg",), base=natural)
-    fake_results.write(study, tmp_path)
-    title = draw("partition", study, tmp_path).subfigs[0].get_suptitle()
-    assert title == "digits: natural, 12 clients, seed 0"
+    figure = drawn_partition(Partition("natural"), tmp_path, seeds=(0,))
+    assert figure.subfigs[0].get_suptitle() == "digits: natural, 12 clients, seed 0"
 
 
 def test_a_missing_partition_is_one_clear_line(study, tmp_path):
