@@ -29,6 +29,53 @@ TABLES = tabled.table("test_features")
 torch.set_num_threads(1)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
+
+def put(root: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+def tar_gz(name: str, content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()
+
+
+def archived(
+    monkeypatch: pytest.MonkeyPatch, package: str, name: str, content: bytes
+) -> dict[str, bytes]:
+    """The archive of a package with one file, whose digest becomes the known one."""
+    packed = tar_gz(name, content)
+    monkeypatch.setattr(downloads, f"{package}_SHA256", hashlib.sha256(packed).hexdigest())
+    return {getattr(downloads, package): packed}
+
+
+def rda(name: str, table: pd.DataFrame) -> bytes:
+    """A file of R with one table."""
+    with tempfile.NamedTemporaryFile(suffix=".rda") as file:
+        rdata.write_rda(file.name, {name: table})
+        return Path(file.name).read_bytes()
+
+
+def original(name: str, root: Path) -> dict[str, np.ndarray]:
+    """What a folder's original files say; they stay as they are."""
+    before = sorted(root.rglob("*"))
+    raw = downloads.read_original(name, root, root, may_download=False)
+    assert sorted(root.rglob("*")) == before
+    return raw
+
+
+def assert_refused(name: str, root: Path | None, folder: Path, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        prepare(name, root, folder / "down", folder / "out.npz")
+    assert "\n" not in str(caught.value)
+
+
 # ---------------------------------------------------------------- WISDM
 
 NAMES = [f"{axis}{number}" for axis in "XYZ" for number in range(10)]
@@ -50,9 +97,8 @@ ACTIVITIES = ["Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standi
 def wisdm_file(unknown: str = "XPEAK") -> bytes:
     rows = []
     for number, (person, activity) in enumerate(zip(PEOPLE, ACTIVITIES, strict=True)):
-        values = dict.fromkeys(NAMES[:30], 0.25 - 0.1 * (number > 0)) | dict.fromkeys(
-            NAMES[30:], 9.81 * (number % 3)
-        )
+        values = dict.fromkeys(NAMES[:30], 0.25 - 0.1 * (number > 0))
+        values |= dict.fromkeys(NAMES[30:], 9.81 * (number % 3))
         values |= {"XAVG": 0, "XPEAK": 1500, "YPEAK": 250, "ZPEAK": 4925, "RESULTANT": -4.905}
         words = {name: f"{value:g}" for name, value in values.items()}
         if number == 4:
@@ -61,31 +107,12 @@ def wisdm_file(unknown: str = "XPEAK") -> bytes:
     return (HEADER + "\r\n@data\r\n" + "\r\n".join(rows) + "\r\n").encode()
 
 
-def wisdm_folder(root: Path, form: str, content: bytes) -> Path:
-    root.mkdir()
-    if form == "unpacked":
-        (root / downloads.WISDM_FILE).parent.mkdir()
-        (root / downloads.WISDM_FILE).write_bytes(content)
-    else:
-        (root / form).write_bytes(tar_gz(downloads.WISDM_FILE, content))
-    return root
-
-
-def tar_gz(name: str, content: bytes) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        member = tarfile.TarInfo(name)
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
-
-
 @pytest.mark.parametrize("form", ["unpacked", *downloads.WISDM_ARCHIVES])
 def test_wisdm_is_read_from_its_original_in_units_of_no_ones_data(form, tmp_path):
-    root = wisdm_folder(tmp_path / "wisdm", form, wisdm_file())
-    before = sorted(root.rglob("*"))
-    raw = downloads.read_original("wisdm", root, tmp_path, may_download=False)
-    assert sorted(root.rglob("*")) == before
+    files = {downloads.WISDM_FILE: wisdm_file()}
+    if form != "unpacked":
+        files = {form: tar_gz(downloads.WISDM_FILE, wisdm_file())}
+    raw = original("wisdm", put(tmp_path, files))
     x = raw["train_images"]
     assert (x.dtype, x.shape) == (np.float32, (12, *datasets.DATASETS["wisdm"].image_shape))
     expected = np.zeros((12, 42))
@@ -102,38 +129,21 @@ def test_wisdm_is_read_from_its_original_in_units_of_no_ones_data(form, tmp_path
 def test_one_persons_rows_move_no_feature_of_another_one(tmp_path):
     lines = wisdm_file().splitlines(keepends=True)
     fewer = b"".join(line for line in lines if b",33," not in line)
-    found = []
-    for name, text in (("all", wisdm_file()), ("fewer", fewer)):
-        root = wisdm_folder(tmp_path / name, "unpacked", text)
-        found.append(downloads.read_original("wisdm", root, tmp_path, may_download=False))
-    one, other = found
+    one, other = (
+        original("wisdm", put(tmp_path / str(len(text)), {downloads.WISDM_FILE: text}))
+        for text in (wisdm_file(), fewer)
+    )
     kept = one["train_users"] != 33
     assert np.array_equal(one["train_images"][kept], other["train_images"])
 
 
 def test_wisdm_becomes_users_with_a_test_set_of_their_own(tmp_path):
-    root = wisdm_folder(tmp_path / "wisdm", "unpacked", wisdm_file())
+    root = put(tmp_path, {downloads.WISDM_FILE: wisdm_file()})
     prepare("wisdm", root, tmp_path, tmp_path / "out.npz")
     arrays = load_arrays(tmp_path / "out.npz")
     assert arrays.users.tolist() == [0, 1, 2]
     assert np.bincount(arrays.test_users).tolist() == [1, 0, 1]  # a fifth of 5, of 1 and of 6
     assert arrays.classes == 6
-
-
-DAMAGED = {
-    "missing value": (wisdm_file("YAVG"), r"train_images; got 'NaN.* in 1 row, the first 4'"),
-    "cut off": (wisdm_file()[:-60], "rows of other than 46 values"),
-    "another file": (b"33,Jogging,491059,-0.69,12.68,0.50;\n", "no header"),
-}
-
-
-@pytest.mark.parametrize("case", DAMAGED)
-def test_another_file_in_its_place_is_refused(case, tmp_path):
-    content, words = DAMAGED[case]
-    root = wisdm_folder(tmp_path / "wisdm", "unpacked", content)
-    with pytest.raises(DataError, match=words) as caught:
-        prepare("wisdm", root, tmp_path, tmp_path / "out.npz")
-    assert "\n" not in str(caught.value)
 
 
 # ---------------------------------------------------------------- SPI
@@ -153,20 +163,7 @@ def spi_file(answers: np.ndarray) -> bytes:
     columns = {"age": np.where(np.arange(len(answers)) == 2, np.nan, 16.0), "sex": 1.0}
     columns |= {f"q_{253 + number}": column for number, column in enumerate(answers.T)}
     frame = pd.DataFrame(columns, index=pd.RangeIndex(1, len(answers) + 1), dtype=float)
-    with tempfile.NamedTemporaryFile(suffix=".rda") as file:
-        rdata.write_rda(file.name, {"spi": frame})
-        return Path(file.name).read_bytes()
-
-
-def psychtools(root: Path, form: str, content: bytes, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the file, or with the package's archive, whose digest is set to its own."""
-    files = {downloads.SPI_FILE: content}
-    if form == "archive":
-        files = {downloads.PSYCHTOOLS: tar_gz(downloads.SPI_FILE, content)}
-        digest = hashlib.sha256(files[downloads.PSYCHTOOLS]).hexdigest()
-        monkeypatch.setattr(downloads, "PSYCHTOOLS_SHA256", digest)
-    put(root, files)
-    return root
+    return rda("spi", frame)
 
 
 @pytest.mark.parametrize("form", ["unpacked", "archive"])
@@ -175,10 +172,11 @@ def test_spi_is_read_from_its_package_as_one_row_for_each_answer(
     dataset, form, tmp_path, monkeypatch
 ):
     answers = spi_answers()
-    root = psychtools(tmp_path / "spi", form, spi_file(answers), monkeypatch)
-    before = sorted(root.rglob("*"))
-    raw = downloads.read_original(dataset, root, tmp_path, may_download=False)
-    assert sorted(root.rglob("*")) == before
+    files = {downloads.SPI_FILE: spi_file(answers)}
+    if form == "archive":
+        files = archived(monkeypatch, "PSYCHTOOLS", downloads.SPI_FILE, spi_file(answers))
+    root = put(tmp_path, files)
+    raw = original(dataset, root)
     assert (raw["train_images"].dtype, raw["train_images"].shape) == (np.float32, (70, 1))
     items, people = raw["train_images"][:, 0].astype(int), raw["train_users"]
     assert people.tolist() == np.repeat(np.arange(SPI_PEOPLE), 10).tolist()
@@ -187,87 +185,55 @@ def test_spi_is_read_from_its_package_as_one_row_for_each_answer(
     assert raw["train_labels"].tolist() == expected[people, items].tolist()
 
 
-def test_in_spi_each_person_has_a_fifth_of_the_answers_for_the_test(tmp_path, monkeypatch):
-    root = psychtools(tmp_path / "spi", "unpacked", spi_file(spi_answers()), monkeypatch)
+def test_in_spi_each_person_has_a_fifth_of_the_answers_for_the_test(tmp_path):
+    root = put(tmp_path, {downloads.SPI_FILE: spi_file(spi_answers())})
     line = prepare("spi", root, tmp_path, tmp_path / "out.npz")
     assert line == "spi: 70 rows of 7 users, 2 classes, 1 feature"
     assert np.bincount(load_arrays(tmp_path / "out.npz").test_users).tolist() == [2] * SPI_PEOPLE
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (spi_file(spi_answers())[:-40], "cannot be read"),
-        (spi_file(spi_answers() % 6), "answers other than 1 to 6"),
-        (spi_file(np.where(spi_answers() == 3, np.nan, 3)), "answers other than 1 to 6"),
-    ],
-    ids=["damaged", "a 0", "missing"],
-)
-def test_an_spi_that_is_damaged_or_has_other_answers_is_refused(
-    content, words, tmp_path, monkeypatch
-):
-    root = psychtools(tmp_path / "spi", "unpacked", content, monkeypatch)
-    with pytest.raises(DataError, match=words) as caught:
-        prepare("spi", root, tmp_path, tmp_path / "out.npz")
-    assert "\n" not in str(caught.value)
-
-
 def test_another_psychtools_than_that_of_the_digest_is_refused(tmp_path, monkeypatch):
-    root = psychtools(tmp_path / "spi", "archive", spi_file(spi_answers()), monkeypatch)
+    files = archived(monkeypatch, "PSYCHTOOLS", downloads.SPI_FILE, spi_file(spi_answers()))
     monkeypatch.setattr(downloads, "PSYCHTOOLS_SHA256", "0" * 64)
-    with pytest.raises(DataError, match="is damaged; expected digest 0000"):
-        prepare("spi", root, tmp_path, tmp_path / "out.npz")
+    assert_refused("spi", put(tmp_path, files), tmp_path, "is damaged; expected digest 0000")
+
+
+EPI = pd.DataFrame({"V1": [1.0, np.nan, 2.0], "V2": [np.nan, np.nan, 1.0]}, index=[1, 2, 3])
 
 
 def test_epi_has_one_row_for_each_answer_and_nobody_without_any(tmp_path):
-    table = pd.DataFrame({"V1": [1.0, np.nan, 2.0], "V2": [np.nan, np.nan, 1.0]}, index=[1, 2, 3])
-    for values, words in ((table, ""), (table.replace(2.0, 3.0), "answers other than 1 and 2")):
-        with tempfile.NamedTemporaryFile(suffix=".rda") as file:
-            rdata.write_rda(file.name, {"epi": values})
-            put(tmp_path, {downloads.EPI_FILE: Path(file.name).read_bytes()})
-        if words:
-            with pytest.raises(DataError, match=words):
-                downloads.read_original("epi", tmp_path, tmp_path, may_download=False)
-            continue
-        raw = downloads.read_original("epi", tmp_path, tmp_path, may_download=False)
-        assert raw["train_users"].tolist() == [0, 2, 2]
-        assert raw["train_images"].tolist() == [[0], [0], [1]]
-        assert raw["train_labels"].tolist() == [1, 0, 1]
+    raw = original("epi", put(tmp_path, {downloads.EPI_FILE: rda("epi", EPI)}))
+    assert raw["train_users"].tolist() == [0, 2, 2]
+    assert raw["train_images"].tolist() == [[0], [0], [1]]
+    assert raw["train_labels"].tolist() == [1, 0, 1]
 
 
 # ---------------------------------------------------------------- InstEval
 
 
-def insteval_table() -> pd.DataFrame:
+def insteval(**changes: object) -> pd.DataFrame:
     """Nine ratings of four lecturers by three students; levels are texts of numbers, some of them
-    without a rating, and the rows are in no order."""
+    without a rating, and the rows are in no order. ``changes`` are of one rating."""
     students, lecturers = [2, 1, 3, 1, 2, 3, 1, 3, 2], [7, 1, 1, 12, 1, 7, 7, 6, 12]
-    return pd.DataFrame(
-        {
-            "s": pd.Categorical([f"{s}" for s in students], ["1", "2", "3"]),
-            "d": pd.Categorical([f"{d}" for d in lecturers], ["1", "6", "7", "9", "12"]),
-            "dept": pd.Categorical(["5"] * 9, ["2", "5"]),
-            "y": [1, 2, 3, 4, 5, 4, 3, 5, 1],
-        },
-        index=pd.RangeIndex(1, 10),
-    )
-
-
-def insteval_folder(root: Path, table: pd.DataFrame) -> Path:
-    with tempfile.NamedTemporaryFile(suffix=".rda") as file:
-        rdata.write_rda(file.name, {"InstEval": table})
-        put(root, {downloads.INSTEVAL_FILE: Path(file.name).read_bytes()})
-    return root
+    columns = {
+        "s": pd.Categorical([f"{s}" for s in students], ["1", "2", "3"]),
+        "d": pd.Categorical([f"{d}" for d in lecturers], ["1", "6", "7", "9", "12"]),
+        "dept": pd.Categorical(["5"] * 9, ["2", "5"]),
+        "y": [1.0, 2, 3, 4, 5, 4, 3, 5, 1],
+    }
+    table = pd.DataFrame(columns, index=pd.RangeIndex(1, 10))
+    for name, value in changes.items():
+        table.loc[5, name] = value
+    return table
 
 
 def test_insteval_is_read_from_its_package_as_one_row_for_each_rating(tmp_path, monkeypatch):
-    table = insteval_table()
-    unpacked = insteval_folder(tmp_path / "unpacked", table)
-    content = tar_gz(downloads.INSTEVAL_FILE, (unpacked / downloads.INSTEVAL_FILE).read_bytes())
-    monkeypatch.setattr(downloads, "LME4_SHA256", hashlib.sha256(content).hexdigest())
-    put(tmp_path / "archive", {downloads.LME4: content})
+    table = insteval()
+    content = rda("InstEval", table.astype({"y": int}))
+    unpacked = put(tmp_path / "unpacked", {downloads.INSTEVAL_FILE: content})
+    put(tmp_path / "archive", archived(monkeypatch, "LME4", downloads.INSTEVAL_FILE, content))
     for root in (unpacked, tmp_path / "archive"):
-        raw = downloads.read_original("insteval", root, tmp_path, may_download=False)
+        raw = original("insteval", root)
         assert (raw["train_images"].dtype, raw["train_images"].shape) == (np.float32, (9, 1))
         lecturers = ["1", "6", "7", "9", "12"]
         items = [lecturers[int(item)] for item in raw["train_images"][:, 0]]
@@ -276,25 +242,6 @@ def test_insteval_is_read_from_its_package_as_one_row_for_each_rating(tmp_path, 
         assert found == {(row.s, row.d): int(row.y >= 4) for row in table.itertuples()}
     line = prepare("insteval", unpacked, tmp_path, tmp_path / "out.npz")
     assert line == "insteval: 9 rows of 3 users, 2 classes, 1 feature"
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"y": 0}, "ratings other than 1 to 5"),
-        ({"y": np.nan}, "ratings other than 1 to 5"),
-        ({"s": None}, "ratings without student or lecturer"),
-        ({"s": "2", "d": "7"}, "two of one by the other"),
-    ],
-)
-def test_an_insteval_of_another_form_is_refused(changes, words, tmp_path):
-    table = insteval_table().astype({"y": float})
-    for name, value in changes.items():
-        table.loc[5, name] = value
-    root = insteval_folder(tmp_path / "insteval", table)
-    with pytest.raises(DataError, match=words) as caught:
-        prepare("insteval", root, tmp_path, tmp_path / "out.npz")
-    assert "\n" not in str(caught.value)
 
 
 # ---------------------------------------------------------------- Jester
@@ -322,43 +269,56 @@ def jester_file(ratings: np.ndarray) -> bytes:
 
 def test_jester_is_read_from_its_sheet_as_one_row_for_each_rating(tmp_path):
     ratings = jester_ratings()
-    put(tmp_path / "jester", {downloads.JESTER_FILE: jester_file(ratings)})
-    raw = downloads.read_original("jester", tmp_path / "jester", tmp_path, may_download=False)
+    root = put(tmp_path / "jester", {downloads.JESTER_FILE: jester_file(ratings)})
+    raw = original("jester", root)
     jokes, people = raw["train_images"][:, 0].astype(int), raw["train_users"]
     assert (raw["train_images"].dtype, raw["train_images"].shape[1:]) == (np.float32, (1,))
     assert np.array_equal(np.column_stack([people, jokes]), np.argwhere(ratings != 99))
     assert raw["train_labels"].tolist() == (ratings[people, jokes] > 0).tolist()
     assert raw["train_labels"][:3].tolist() == [1, 0, 0]
-    line = prepare("jester", tmp_path / "jester", tmp_path, tmp_path / "out.npz")
+    line = prepare("jester", root, tmp_path, tmp_path / "out.npz")
     assert line == f"jester: {len(people)} rows of 4 users, 2 classes, 1 feature"
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (jester_file(jester_ratings())[:-4000], "cannot be read"),
-        (jester_file(jester_ratings()[:, :-1]), "rows of other than 101 numbers"),
-        (jester_file(jester_ratings() * 1.01), "ratings other than -10 to 10"),
-        (b"PK\3\4 not a sheet", "cannot be read"),
-    ],
-    ids=["cut off", "fewer jokes", "another scale", "another file"],
-)
-def test_another_sheet_in_the_place_of_jester_is_refused(content, words, tmp_path):
-    put(tmp_path / "jester", {downloads.JESTER_FILE: content})
-    with pytest.raises(DataError, match=words) as caught:
-        prepare("jester", tmp_path / "jester", tmp_path, tmp_path / "out.npz")
-    assert "\n" not in str(caught.value)
+# ---------------------------------------------------------------- another file in its place
+
+FILES = {
+    "wisdm": downloads.WISDM_FILE,
+    "spi": downloads.SPI_FILE,
+    "epi": downloads.EPI_FILE,
+    "insteval": downloads.INSTEVAL_FILE,
+    "jester": downloads.JESTER_FILE,
+}
+MISSING = np.where(spi_answers() == 3, np.nan, 3)
+OTHERS = [
+    ("wisdm", wisdm_file("YAVG"), r"train_images; got 'NaN.* in 1 row, the first 4'"),
+    ("wisdm", wisdm_file()[:-60], "rows of other than 46 values"),
+    ("wisdm", b"33,Jogging,491059,-0.69,12.68,0.50;\n", "no header"),
+    ("spi", spi_file(spi_answers())[:-40], "cannot be read"),
+    ("spi", spi_file(spi_answers() % 6), "answers other than 1 to 6"),
+    ("spi", spi_file(MISSING), "answers other than 1 to 6"),
+    ("epi", rda("epi", EPI.replace(2.0, 3.0)), "answers other than 1 and 2"),
+    ("insteval", rda("InstEval", insteval(y=0)), "ratings other than 1 to 5"),
+    ("insteval", rda("InstEval", insteval(y=np.nan)), "ratings other than 1 to 5"),
+    ("insteval", rda("InstEval", insteval(s=None)), "ratings without student or lecturer"),
+    ("insteval", rda("InstEval", insteval(s="2", d="7")), "two of one by the other"),
+    ("jester", jester_file(jester_ratings())[:-4000], "cannot be read"),
+    ("jester", jester_file(jester_ratings()[:, :-1]), "rows of other than 101 numbers"),
+    ("jester", jester_file(jester_ratings() * 1.01), "ratings other than -10 to 10"),
+    ("jester", b"PK\3\4 not a sheet", "cannot be read"),
+]
 
 
 @pytest.mark.parametrize(
-    ("dataset", "file"), [("wisdm", downloads.WISDM_FILE), ("jester", downloads.JESTER_FILE)]
+    ("name", "content", "words"), OTHERS, ids=[f"{name}: {words}" for name, _, words in OTHERS]
 )
-def test_without_its_file_a_data_set_that_is_not_downloaded_says_what_to_put_where(
-    dataset, file, tmp_path
-):
-    with pytest.raises(DataError, match=f"{dataset} is not downloaded.*put {file}.*into") as caught:
-        prepare(dataset, None, tmp_path / "down", tmp_path / "out.npz")
-    assert "\n" not in str(caught.value)
+def test_another_file_in_the_place_of_the_original_is_refused(name, content, words, tmp_path):
+    assert_refused(name, put(tmp_path / "in", {FILES[name]: content}), tmp_path, words)
+
+
+@pytest.mark.parametrize("name", ["wisdm", "jester"])
+def test_without_its_file_a_data_set_that_is_not_downloaded_says_what_to_put_where(name, tmp_path):
+    assert_refused(name, None, tmp_path, f"{name} is not downloaded.*put {FILES[name]}.*into")
 
 
 # ---------------------------------------------------------------- MNIST by writer
@@ -386,26 +346,17 @@ def writers_files(monkeypatch: pytest.MonkeyPatch, classes: np.ndarray) -> dict[
     files["QMNIST/raw/qmnist-train-labels-idx2-int.gz"] = idx(rows[:8], 12)
     files["QMNIST/raw/qmnist-test-labels-idx2-int.gz"] = idx(rows[8:], 12)
     packed = {name: gzip.compress(content) for name, content in files.items()}
-    digests = {
-        Path(name).name: hashlib.md5(content, usedforsecurity=False).hexdigest()
+    digests = [
+        (Path(name).name, hashlib.md5(content, usedforsecurity=False).hexdigest())
         for name, content in packed.items()
-    }
-    monkeypatch.setattr(
-        MNIST, "resources", [(Path(n).name, digests[Path(n).name]) for n in list(packed)[:4]]
-    )
+    ]
+    monkeypatch.setattr(MNIST, "resources", digests[:4])
     table = {
-        part: [("", ""), (f"http://nowhere.invalid/{name}", digests[name])]
-        for part in ("train", "test")
-        for name in [f"qmnist-{part}-labels-idx2-int.gz"]
+        part: [("", ""), (f"http://nowhere.invalid/{name}", digest)]
+        for part, (name, digest) in zip(("train", "test"), digests[4:], strict=True)
     }
     monkeypatch.setattr(QMNIST, "resources", table)
     return packed
-
-
-def put(root: Path, files: dict[str, bytes]) -> None:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
 
 
 @pytest.mark.parametrize("form", ["archives", "unpacked"])
@@ -413,8 +364,7 @@ def test_mnist_has_the_writers_that_qmnist_names(form, tmp_path, monkeypatch):
     files = writers_files(monkeypatch, np.arange(17) % 10)
     if form == "unpacked":
         files = {name[: -len(".gz")]: gzip.decompress(text) for name, text in files.items()}
-    put(tmp_path / "down", files)
-    raw = downloads.read_original("mnist_writers", tmp_path / "down", tmp_path, may_download=False)
+    raw = original("mnist_writers", put(tmp_path, files))
     pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28))
     assert np.array_equal(raw["train_images"], pixels)
     assert raw["train_labels"].tolist() == (np.arange(12) % 10).tolist()
@@ -423,9 +373,8 @@ def test_mnist_has_the_writers_that_qmnist_names(form, tmp_path, monkeypatch):
 
 
 def test_labels_of_other_pictures_are_refused(tmp_path, monkeypatch):
-    put(tmp_path / "down", writers_files(monkeypatch, (1 + np.arange(17)) % 10))
-    with pytest.raises(DataError, match="classes; expected those of MNIST"):
-        downloads.read_original("mnist_writers", tmp_path / "down", tmp_path, may_download=False)
+    root = put(tmp_path / "in", writers_files(monkeypatch, (1 + np.arange(17)) % 10))
+    assert_refused("mnist_writers", root, tmp_path, "classes; expected those of MNIST")
 
 
 needs_real_data = pytest.mark.skipif(
@@ -443,9 +392,9 @@ def test_what_is_known_of_a_name_is_what_its_data_have(name):
 @pytest.mark.slow
 @needs_real_data
 @pytest.mark.parametrize("name", ["spi", "spi_levels"])
-def test_the_answers_of_spi_are_those_of_its_package(name, tmp_path, monkeypatch):
+def test_the_answers_of_spi_are_those_of_its_package(name, tmp_path):
     answers = np.load(SHARED / "spi.npz")["answers"]
-    root = psychtools(tmp_path / "spi", "unpacked", spi_file(answers), monkeypatch)
+    root = put(tmp_path / "spi", {downloads.SPI_FILE: spi_file(answers)})
     prepare(name, root, tmp_path, tmp_path / "out.npz")
     assert datasets.read_header(tmp_path / "out.npz", name) == datasets.describe(name)
     arrays = load_arrays(tmp_path / "out.npz")
