@@ -2,8 +2,8 @@
 is a model of their own making."""
 
 import csv
-import dataclasses
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,20 @@ from pflpipe.simulation.simulation import Simulation
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
 from pflpipe.trees import Tree
-from simulations import assert_equal, open_plan, plan, simulation
+from simulations import assert_equal, hooked, open_plan, plan, simulation
 
 torch.set_num_threads(1)
 exactly = settings(derandomize=True, deadline=None, max_examples=20)
 DEALT = Partition("iid", 9, test_fraction=0.2, users="ignored")
-DEALT_KINDS = [
-    *(DEALT, dataclasses.replace(DEALT, max_clients_per_user=2)),
+KINDS = [
+    DEALT,
+    replace(DEALT, max_clients_per_user=2),
     Partition("dirichlet", 9, alpha=0.3, min_size=3, users="ignored"),
     Partition("pathological", 9, classes_per_client=2, test_fraction=0.3, users="ignored"),
+    Partition("natural", 9),
+    Partition("natural", 9, test_fraction=0.3, min_size=8),
+    Partition("natural"),
 ]
-NATURAL = [Partition("natural", 9), Partition("natural", 9, test_fraction=0.3, min_size=8)]
-KINDS = st.sampled_from([*DEALT_KINDS, *NATURAL, Partition("natural")])
 USERS = 16
 
 
@@ -54,11 +56,9 @@ def data(seed: int = 0, mixed: np.ndarray | None = None) -> Arrays:
     labels, users = rng.integers(0, 4, 320), rng.integers(0, USERS, 320)
     if mixed is not None:
         labels = np.where(np.isin(users, mixed), 3 - labels, labels)
-    blank = np.zeros((320, 1, 1), np.uint8)
-    train, test = slice(0, 240), slice(240, 320)
-    return Arrays(
-        blank[train], labels[train], blank[test], labels[test], 4, users[train], users[test]
-    )
+    images = np.zeros((240, 1, 1), np.uint8), np.zeros((80, 1, 1), np.uint8)
+    of_rows = labels[:240], images[1], labels[240:]
+    return Arrays(images[0], *of_rows, 4, users[:240], users[240:])
 
 
 # ---------------------------------------------------------------- who they are
@@ -66,10 +66,10 @@ def data(seed: int = 0, mixed: np.ndarray | None = None) -> Arrays:
 
 @pytest.mark.slow
 @exactly
-@given(KINDS, st.integers(1, 6), st.integers(0, 99))
+@given(st.sampled_from(KINDS), st.integers(1, 6), st.integers(0, 99))
 def test_new_clients_are_as_many_as_asked_and_share_nothing_with_the_others(wish, count, seed):
     arrays = data(seed)
-    wish = dataclasses.replace(wish, new_clients=count)
+    wish = replace(wish, new_clients=count)
     split = make(arrays, wish, seed)
     assert split.new is not None
     everybody = USERS if not wish.clients else 9 + count
@@ -140,10 +140,7 @@ def test_a_split_with_new_clients_is_loaded_as_it_was_saved(tmp_path):
 REFUSED = {
     "more than there are users": (Partition("natural", 9, new_clients=8), "got '9 and 8 new'"),
     "nobody left to train": (Partition("natural", new_clients=15), "at most 14, so that 2 of 16"),
-    "too few examples": (
-        Partition("iid", 9, min_size=24, new_clients=2, users="ignored"),
-        "9 and 2 new clients",
-    ),
+    "too few examples": (replace(DEALT, min_size=24, new_clients=2), "9 and 2 new clients"),
     "a negative number": (Partition("iid", 9, new_clients=-1), "new_clients; got -1"),
     "only new ones with examples": (
         Partition("natural", 4, new_clients=12, min_size=20),
@@ -160,27 +157,34 @@ def test_a_wish_that_cannot_be_met_is_refused_in_one_line(case):
     assert "\n" not in str(caught.value)
 
 
-def planted(split: Split, fault: str) -> Split:
-    """Put something of the first new client into training."""
-    new, train, validation = split.new, list(split.train), list(split.validation)
-    row = new.train[0][:1]
-    if fault == "a training example":
-        train[2] = np.append(train[2], row)
-    elif fault == "a validation example":
-        validation[2] = np.append(validation[2], new.validation[0][:1])
-    elif fault == "another example of the same user":
-        train[2] = np.append(train[2], row)
-        new = dataclasses.replace(new, train=[new.train[0][1:], *new.train[1:]])
-    elif fault == "one client too few":
-        new = dataclasses.replace(new, train=new.train[1:])
-    return dataclasses.replace(split, train=train, validation=validation, new=new)
+def trained_with(split: Split, part: str, rows: np.ndarray) -> Split:
+    """Give a client of training these rows too."""
+    held = list(getattr(split, part))
+    held[2] = np.append(held[2], rows)
+    return replace(split, **{part: held})
+
+
+def first_has(split: Split, *rows: np.ndarray) -> Split:
+    """Give the first new client these rows alone; none: it is no client."""
+    return replace(split, new=replace(split.new, train=[*rows, *split.new.train[1:]]))
 
 
 FAULTS = {
-    "a training example": "training examples of new clients; got '1 of clients in training",
-    "a validation example": "training examples of new clients",
-    "another example of the same user": "users of new clients; got '1 of",
-    "one client too few": "new clients; got 2; expected 3",
+    "a training example": (
+        lambda split: trained_with(split, "train", split.new.train[0][:1]),
+        "training examples of new clients; got '1 of clients in training",
+    ),
+    "a validation example": (
+        lambda split: trained_with(split, "validation", split.new.validation[0][:1]),
+        "training examples of new clients",
+    ),
+    "another example of the same user": (
+        lambda split: first_has(
+            trained_with(split, "train", split.new.train[0][:1]), split.new.train[0][1:]
+        ),
+        "users of new clients; got '1 of",
+    ),
+    "one client too few": (first_has, "new clients; got 2; expected 3"),
 }
 
 
@@ -190,8 +194,9 @@ def test_a_new_client_that_was_in_training_is_caught(fault):
     wish = Partition("natural", 9, new_clients=3, validation_fraction=0.3)
     split = make(arrays, wish, 0)
     check_new(split, wish, arrays)
-    with pytest.raises(DataError, match=FAULTS[fault]):
-        check_new(planted(split, fault), wish, arrays)
+    plant, words = FAULTS[fault]
+    with pytest.raises(DataError, match=words):
+        check_new(plant(split), wish, arrays)
 
 
 # ---------------------------------------------------------------- what they are tested with
@@ -207,11 +212,11 @@ def world(method: str, backend: str = "loop") -> Simulation:
     found = simulation(method, short, sizes=SIZES, backend=backend, plan=made)
     split = found.split
     old, new = (
-        dataclasses.replace(split, **{part: getattr(split, part)[place] for part in PARTS})
+        replace(split, **{part: getattr(split, part)[place] for part in PARTS})
         for place in (slice(0, 4), slice(4, 7))
     )
-    four, both = dataclasses.replace(found.plan, clients=4), dataclasses.replace(old, new=new)
-    return dataclasses.replace(found, plan=four, split=both)
+    four, both = replace(found.plan, clients=4), replace(old, new=new)
+    return replace(found, plan=four, split=both)
 
 
 def accuracies_in(found: Simulation) -> list[dict[str, Any]]:
@@ -234,9 +239,8 @@ def test_new_clients_of_every_method_are_tested_alike_in_loop_and_vmap(method):
 def by_hand(found: Simulation, released: Tree) -> list[Tree]:
     """Personal model of each new client of FedPer: a head of its own, trained for two rounds beside
     the released body, and one pass over both."""
-    others = dataclasses.replace(
-        found, split=found.split.new, seed=seed_for(found.seed, "new clients")
-    )
+    seed = seed_for(found.seed, "new clients")
+    others = replace(found, split=found.split.new, seed=seed)
     models = []
     for client in range(3):
         head = {name: released[name] for name in ("head.weight", "head.bias")}
@@ -256,11 +260,10 @@ def test_a_new_client_trains_a_head_of_its_own_for_as_long_as_the_others_did():
     found, models = world("fedper"), []
 
     def spy(*arguments: Any) -> Tree:
-        models.append(personalize(*arguments))
+        models.append(found.method.personalize(*arguments))
         return models[-1]
 
-    personalize = found.method.personalize
-    watched = dataclasses.replace(found, method=dataclasses.replace(found.method, personalize=spy))
+    watched = hooked(found, personalize=spy)
     done = rounds.run(watched, rounds.start(watched))
     evaluation.accuracies_of_new(watched, done)
     for model, expected in zip(models, by_hand(found, done.params), strict=True):
@@ -277,23 +280,21 @@ def test_a_new_client_of_a_method_without_a_state_personalizes_the_released_mode
         right = (found.network.apply(done.params, x).argmax(1) == y).double().mean().item()
         assert row["global_new"] == pytest.approx(100 * right)
     assert rows[1]["personal_new"] == rows[1]["global_new"], "it has no examples to train on"
-    without = dataclasses.replace(found, has_global_model=False)
+    without = replace(found, has_global_model=False)
     assert math.isnan(evaluation.accuracies_of_new(without, done)[0]["global_new"])
 
 
 def test_a_new_client_is_told_the_clip_bound_that_the_last_round_left():
     found, told = world("feddpa"), []
-    hooks, moves = found.method, Adaptive(0.5, 0.2, 1.0)
 
-    def personalize(params, server, state, batches, task):
-        told.append(task.clip_norm)
-        return hooks.personalize(params, server, state, batches, task)
+    def personalize(*arguments):
+        told.append(arguments[-1].clip_norm)
+        return found.method.personalize(*arguments)
 
-    method = dataclasses.replace(hooks, personalize=personalize)
-    adapting = dataclasses.replace(found.plan, adaptive=moves)
-    found = dataclasses.replace(found, method=method, plan=adapting)
-    done = rounds.run(found, rounds.start(found))
-    evaluation.accuracies_of_new(found, done)
+    adapting = replace(found.plan, adaptive=Adaptive(0.5, 0.2, 1.0))
+    watched = replace(hooked(found, personalize=personalize), plan=adapting)
+    done = rounds.run(watched, rounds.start(watched))
+    evaluation.accuracies_of_new(watched, done)
     assert set(told) == {done.bound} != {found.plan.clip_norm}
 
 
@@ -303,13 +304,10 @@ def test_what_new_clients_hold_reaches_no_release_and_no_other_clients_accuracy(
     poisoned = found.train.x.clone()
     for rows in (*found.split.new.train, *found.split.new.validation):
         poisoned[rows] = math.nan
-    other = dataclasses.replace(found, train=dataclasses.replace(found.train, x=poisoned))
+    other = replace(found, train=replace(found.train, x=poisoned))
     ends = [rounds.run(place, rounds.start(place)) for place in (found, other)]
-    for name, value in ends[0].params.items():
-        assert torch.equal(value, ends[1].params[name])
-    one, two = (
-        evaluation.accuracies(place, end) for place, end in zip((found, other), ends, strict=True)
-    )
+    assert_equal(ends[0].params, ends[1].params, 0)
+    one, two = map(evaluation.accuracies, (found, other), ends)
     np.testing.assert_equal(one, two)
     assert len(one) == 4
 
@@ -329,21 +327,18 @@ STUDY = Study("tiny", "Tiny", "Made up.", (Row(CELL),))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place: Path = tmp_path_factory.mktemp("new")
-    arrays = data()
+    place, arrays = tmp_path_factory.mktemp("new"), data()
     labels = arrays.train_labels, arrays.test_labels
     images = [np.random.default_rng(0).normal(size=(len(y), 3)) + y[:, None] for y in labels]
     raw = datasets.values(arrays) | {"train_images": images[0], "test_images": images[1]}
     np.savez(place / "own.npz", **raw)
     datasets.prepare("mine", place / "own.npz", place, place / "mine.npz")
-    results = place / "results"
     _, inputs, run = place_of(place)
-    split = make(datasets.load_arrays(inputs.data), CELL.partition, CELL.seed)
-    split.save(inputs.partition)
+    make(datasets.load_arrays(inputs.data), CELL.partition, CELL.seed).save(inputs.partition)
     files.write_json(inputs.plan, to_json(plan_of(CELL)))
     how = {"device": "cpu", "backend": "vmap"}
     runs.train(CELL, inputs, run, place / "checkpoints", checkpoint_seconds=3600, **how)
-    scores.evaluate_cells([(CELL, inputs, run)], results / "scores/tiny/fedper.csv", **how)
+    scores.evaluate_cells([(CELL, inputs, run)], place / "results/scores/tiny/fedper.csv", **how)
     return place
 
 
@@ -352,13 +347,13 @@ def place_of(folder: Path) -> tuple[Cell, runs.Inputs, Path]:
     return place
 
 
-def inputs_of(folder: Path) -> runs.Inputs:
-    return place_of(folder)[1]
+def scored(folder: Path) -> list[dict[str, str]]:
+    with open(folder / "results/scores/tiny/fedper.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def test_rows_of_new_clients_have_nothing_in_the_columns_of_the_others(folder):
-    with open(folder / "results/scores/tiny/fedper.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = scored(folder)
     assert [row["client"] for row in rows] == [*map(str, range(9)), "new0", "new1", "new2"]
     for row in rows:
         is_new = row["client"].startswith("new")
@@ -369,10 +364,8 @@ def test_rows_of_new_clients_have_nothing_in_the_columns_of_the_others(folder):
 
 def test_the_table_has_new_clients_in_columns_of_their_own(folder):
     (line,) = tidy.tidy(STUDY, folder / "results").to_dict("records")
-    with open(folder / "results/scores/tiny/fedper.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
     for name, count in (("personal_own", 9), ("personal_new", 3)):
-        values = [float(row[name]) for row in rows if row[name]]
+        values = [float(row[name]) for row in scored(folder) if row[name]]
         assert len(values) == count
         assert line[name] == pytest.approx(np.mean(values))
     assert (line["clients"], line["new_clients"], line["global_new"]) == (9, 3, None)
@@ -380,27 +373,24 @@ def test_the_table_has_new_clients_in_columns_of_their_own(folder):
 
 def test_the_python_door_has_the_rows_of_new_clients_too(folder):
     found = pflpipe.run(CELL, folder, device="cpu", backend="vmap")
-    with open(folder / "results/scores/tiny/fedper.csv", newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["client"].startswith("new")]
-    assert [str(row["personal_new"]) for row in found.new_clients] == [
-        row["personal_new"] for row in rows
-    ]
+    new = [row["personal_new"] for row in scored(folder) if row["client"].startswith("new")]
+    assert [str(row["personal_new"]) for row in found.new_clients] == new
     assert len(found.clients) == 9
 
 
 def test_a_file_in_which_a_new_client_trains_stops_the_run(folder, tmp_path):
-    inputs = inputs_of(folder)
+    _, inputs, _ = place_of(folder)
     split = Split.load(inputs.partition)
     train = [np.append(split.train[0], split.new.train[1][:1]), *split.train[1:]]
-    dataclasses.replace(split, train=train).save(tmp_path / "split.npz")
-    faulty = dataclasses.replace(inputs, partition=tmp_path / "split.npz")
+    replace(split, train=train).save(tmp_path / "split.npz")
+    faulty = replace(inputs, partition=tmp_path / "split.npz")
     with pytest.raises(DataError, match="of new clients; got '1 of clients in training"):
         runs.simulate(CELL, faulty, device="cpu", backend="loop")
 
 
 def test_a_plan_that_draws_new_clients_too_is_refused(folder, tmp_path):
-    larger = dataclasses.replace(CELL, partition=dataclasses.replace(CELL.partition, clients=12))
+    larger = replace(CELL, partition=replace(CELL.partition, clients=12))
     files.write_json(tmp_path / "plan.json", to_json(plan_of(larger)))
-    faulty = dataclasses.replace(inputs_of(folder), plan=tmp_path / "plan.json")
+    faulty = replace(place_of(folder)[1], plan=tmp_path / "plan.json")
     with pytest.raises(DataError, match=r"groups, clients, rounds, sample rate; got \(1, 12,"):
         runs.simulate(CELL, faulty, device="cpu", backend="loop")
