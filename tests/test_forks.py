@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import tabled
 import warm
 from called import works
 from pflpipe import program
@@ -28,15 +29,13 @@ pytestmark = pytest.mark.pipeline
 SOURCE = str(Path(forks.__file__).parents[2])
 # A module that is nowhere else, so that a script can tell where it runs.
 KNOWN = f"import sys\nprint({'warmed'!r} in sys.modules)\n"
-PARENT = """
-import sys; from pathlib import Path
-sys.path.insert(0, {source!r})
-from pflpipe.pipeline import forks
-forks.start(Path({address!r}), {path!r}, {modules!r})
-print("started", flush=True)
-sys.stdin.read()
-"""
-"""A program that starts the process and ends with its standard input."""
+TABLES = tabled.table("test_forks")
+
+
+def parent(address: Path, folder: Path) -> str:
+    """A program that starts the process and ends with its standard input."""
+    words = {"source": SOURCE, "address": str(address), "path": str(folder)}
+    return TABLES["PARENT"].format(modules=("warmed",), **words)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +94,7 @@ def test_words_folder_environment_output_and_path_are_those_of_python(python, sc
 
 
 @pytest.mark.parametrize(
-    ("line", "code"),
-    [("", 0), ("sys.exit(2)", 2), ("sys.exit('no')", 1), ("1 / 0", 1)],
+    ("line", "code"), [("", 0), ("sys.exit(2)", 2), ("sys.exit('no')", 1), ("1 / 0", 1)]
 )
 def test_it_ends_as_the_script_ends(python, script, line, code):
     script.write_text(f"import os, sys\n{line}\n")
@@ -141,10 +139,8 @@ def sleeping(python: str, script: Path) -> Iterator[Sleeping]:
         "import os, sys\nprint(os.getpid(), os.getppid(), flush=True)\n"
         "sys.exit(len(open('go').read()))\n"
     )
-    with subprocess.Popen(
-        [python, str(script)], stdout=subprocess.PIPE, text=True, cwd=script.parent
-    ) as caller:
-        assert caller.stdout is not None
+    command, pipe = [python, str(script)], subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, text=True, cwd=script.parent) as caller:
         found, process = map(int, caller.stdout.readline().split())
         yield Sleeping(caller, os.pidfd_open(found), process)
 
@@ -173,7 +169,6 @@ def test_ctrl_c_before_a_script_begins_leaves_no_traceback(tmp_path, script):
         listener.listen()
         command = [warm.shim(tmp_path / "python", tmp_path / "socket"), str(script)]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as caller:
-            assert caller.stderr is not None
             with listener.accept()[0] as connection:
                 assert connection.recv(forks.REQUEST_BYTES)  # without an answer
                 caller.send_signal(signal.SIGINT)
@@ -207,15 +202,13 @@ def test_a_script_whose_caller_has_gone_says_nothing(tmp_path, script):
 
 def test_a_script_outlives_the_parent_of_the_process_which_ends_and_leaves_nothing(folder, script):
     address = forks.new_address()
-    code = PARENT.format(source=SOURCE, address=str(address), path=str(folder), modules=("warmed",))
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "started\n"
+    command = [sys.executable, "-c", parent(address, folder)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, **pipes) as above:
+        assert above.stdout.readline() == "started\n"
         with sleeping(warm.shim(folder / "outlived", address), script) as asleep:
             process = os.pidfd_open(asleep.process)
-            parent.kill()
+            above.kill()
             assert select.select([process], [], [], 60)[0]
             assert not address.parent.exists()
             script.with_name("go").write_text("seven..")
@@ -241,23 +234,7 @@ def test_where_the_process_cannot_listen_nothing_is_started(tmp_path):
     assert not address.parent.exists()
 
 
-# In a filter of system calls (seccomp) that answers one of them with an error, as containers do:
-# the process is started, and then a script.
-REFUSED = """
-import ctypes, os, struct, subprocess, sys; from pathlib import Path
-number, answer, source, address, path, *command = sys.argv[1:]
-steps = [(0x20, 0, 0, 0), (0x15, 0, 1, int(number)), (0x06, 0, 0, 0x00050000 | int(answer)),
-         (0x06, 0, 0, 0x7FFF0000)]
-code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-program = ctypes.create_string_buffer(struct.pack("HP", len(steps), ctypes.addressof(code)))
-libc = ctypes.CDLL(None, use_errno=True)
-if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
-    sys.exit(os.strerror(ctypes.get_errno()))
-sys.path.insert(0, source)
-from pflpipe.pipeline import forks
-forks.start(Path(address), path, ["warmed"])
-sys.exit(subprocess.run(command).returncode)
-"""
+# Numbers of system calls that REFUSED answers with an error.
 PIDFD_OPEN, SOCKET = 434, 41
 
 
@@ -269,7 +246,8 @@ def test_a_system_that_refuses_a_call_has_its_scripts_run(call, forked, answer, 
     address = forks.new_address()
     command = [warm.shim(folder / address.parent.name, address), str(script)]
     words = [str(call), str(answer), SOURCE, str(address), str(folder), *command]
-    result = subprocess.run([sys.executable, "-c", REFUSED, *words], capture_output=True, text=True)
+    begin = [sys.executable, "-c", TABLES["REFUSED"], *words]
+    result = subprocess.run(begin, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, forked), result.stderr
 
 
@@ -285,9 +263,8 @@ def test_a_temporary_folder_that_is_mounted_noexec_has_its_scripts_run(folder, s
     (tmp_path / "tmp").mkdir()
     address = tmp_path / "tmp" / "pflpipe" / "socket"
     command = [warm.shim(folder / "noexec", address), str(script)]
-    begin = PARENT.format(
-        source=SOURCE, address=str(address), path=str(folder), modules=("warmed",)
-    ).replace("sys.stdin.read()", f"import subprocess; subprocess.run({command!r})")
+    then = f"import subprocess; subprocess.run({command!r})"
+    begin = parent(address, folder).replace("sys.stdin.read()", then)
     words = ["sh", "-c", NOEXEC, str(tmp_path / "tmp"), sys.executable, "-c", begin]
     result = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True)
     assert result.stdout == "started\nTrue\n", result.stderr
@@ -328,11 +305,9 @@ def test_a_script_notes_what_it_took_where_somebody_asks(monkeypatch, tmp_path):
 def test_an_edit_after_the_start_does_not_pass_for_what_was_imported(tmp_path):
     shared = tmp_path / "src" / "pflpipe" / "shared.py"
     script = tmp_path / "workflow" / "scripts" / "job.py"
-    for file, text in {
-        shared: "VALUE = 1\n",
-        shared.with_name("__init__.py"): "",
-        script: "from pflpipe import shared\nprint(shared.VALUE)\n",
-    }.items():
+    job = "from pflpipe import shared\nprint(shared.VALUE)\n"
+    files = {shared: "VALUE = 1\n", shared.with_name("__init__.py"): "", script: job}
+    for file, text in files.items():
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     first, later = (Project(Config(studies=()), tmp_path, thorough=False) for _ in range(2))
