@@ -8,6 +8,7 @@ part without any; a key that changes without need trains again what is there.
 import dataclasses
 import functools
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,39 +49,44 @@ CHANGED = {"people_wisdm"}
 
 
 def changed(block, **values):
-    return dataclasses.replace(CELL, **{block: dataclasses.replace(getattr(CELL, block), **values)})
+    return replace(CELL, **{block: replace(getattr(CELL, block), **values)})
+
+
+def named(cell):
+    return registry.key(cell), registry.run_id(cell)
 
 
 def with_hyperparameters(cell, **values):
-    return dataclasses.replace(cell, hyperparameters=cell.hyperparameters | values)
+    return replace(cell, hyperparameters=cell.hyperparameters | values)
 
 
 def test_the_changes_below_are_of_every_field_there_is():
-    fields = {
-        name: {field.name for field in dataclasses.fields(getattr(CELL, name))} for name in OTHER
-    }
+
+    def names(block):
+        return {field.name for field in dataclasses.fields(block)}
+
+    fields = {name: names(getattr(CELL, name)) for name in OTHER}
     fields["training"] -= {"evaluate_every", "evaluate_clients", "evaluate_personal"}
     assert fields == {name: set(values) for name, values in OTHER.items()}
     after = {"profile", "official_code", "hyperparameters"}
     elsewhere = {"source"}  # tests/methods/test_outside.py
-    found = {field.name for field in dataclasses.fields(CELL)}
-    assert found == {*OTHER, *WHOLE, *after, *elsewhere}
+    assert names(CELL) == {*OTHER, *WHOLE, *after, *elsewhere}
 
 
 def test_every_setting_that_training_reads_changes_key_and_id():
     pairs = [(block, name) for block, values in OTHER.items() for name in values]
     others = [changed(block, **{name: OTHER[block][name]}) for block, name in pairs]
     names = WHOLE.keys() - {"method"}
-    others += [dataclasses.replace(CELL, **{name: WHOLE[name]}) for name in names]
-    others += [dataclasses.replace(CELL, method="dp_fedavg", hyperparameters={})]
+    others += [replace(CELL, **{name: WHOLE[name]}) for name in names]
+    others += [replace(CELL, method="dp_fedavg", hyperparameters={})]
     others += [with_hyperparameters(CELL, weight=0.9), with_hyperparameters(CELL, detached=True)]
     found = [CELL, *others]
-    assert len({registry.key(cell) for cell in found}) == len(found)
-    assert len({registry.run_id(cell) for cell in found}) == len(found)
+    for different in zip(*map(named, found), strict=True):
+        assert len(set(different)) == len(found)
 
 
 def test_no_method_has_the_key_of_another_one_but_those_that_train_alike():
-    plain = {name: dataclasses.replace(CELL, method=name, hyperparameters={}) for name in NAMES}
+    plain = {name: replace(CELL, method=name, hyperparameters={}) for name in NAMES}
     keys = {name: registry.key(cell) for name, cell in plain.items()}
     assert keys["dp_fedavg_fb"] == keys["dp_fedavg_global"] == keys["dp_fedavg"]
     assert len(set(keys.values())) == len(NAMES) - 2
@@ -98,17 +104,14 @@ SAME = {
 
 @pytest.mark.parametrize("change", SAME)
 def test_what_training_does_not_read_changes_neither_key_nor_id(change):
-    other = dataclasses.replace(CELL, **SAME[change])
-    assert registry.key(other) == registry.key(CELL)
-    assert registry.run_id(other) == registry.run_id(CELL)
+    assert named(replace(CELL, **SAME[change])) == named(CELL)
 
 
 @pytest.mark.parametrize("method", NAMES)
 def test_a_default_is_the_same_whether_it_is_written_down_or_not(method):
-    short = dataclasses.replace(CELL, method=method, hyperparameters={})
-    full = dataclasses.replace(short, hyperparameters=registry.check_hyperparameters(method, {}))
-    assert registry.key(short) == registry.key(full)
-    assert registry.run_id(short) == registry.run_id(full)
+    short = replace(CELL, method=method, hyperparameters={})
+    full = replace(short, hyperparameters=registry.check_hyperparameters(method, {}))
+    assert named(short) == named(full)
     assert registry.trained(short) == registry.trained(full)
 
 
@@ -120,7 +123,7 @@ def test_other_defaults_rename_no_run_that_was_trained_before(method, values, ke
     # Recorded when the defaults were the values that are written here, and studies wrote out
     # rho 0.05 and weight 0.1.
     hyperparameters = registry.check_hyperparameters(method, values)
-    found = dataclasses.replace(CELL, method=method, hyperparameters=hyperparameters)
+    found = replace(CELL, method=method, hyperparameters=hyperparameters)
     assert (registry.key(found)[:10], found.id[-10:]) == (key, cell)
 
 
@@ -169,13 +172,12 @@ def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same
 
 def test_the_trained_cell_is_its_own_and_a_method_that_trains_as_another_one_takes_its_name():
     values = registry.check_hyperparameters("dp_fedavg_fb", {})
-    fb = dataclasses.replace(CELL, method="dp_fedavg_fb", hyperparameters=values)
-    plain = dataclasses.replace(CELL, method="dp_fedavg", hyperparameters={})
+    fb = replace(CELL, method="dp_fedavg_fb", hyperparameters=values)
+    plain = replace(CELL, method="dp_fedavg", hyperparameters={})
     assert registry.trained(fb) == registry.trained(plain) == plain
-    assert registry.key(fb) == registry.key(plain)
-    assert registry.run_id(fb) == registry.run_id(plain)
+    assert named(fb) == named(plain)
     for name in NAMES:
-        once = registry.trained(dataclasses.replace(CELL, method=name, hyperparameters={}))
+        once = registry.trained(replace(CELL, method=name, hyperparameters={}))
         assert registry.trained(once) == once
 
 
@@ -186,38 +188,32 @@ def test_a_new_option_with_its_default_renames_nothing():
         newer = dataclasses.make_dataclass("Newer", fields, bases=(kind,), frozen=True)
         for option, same in ((0.5, True), (0.6, False)):
             value = newer(**vars(getattr(CELL, block)), option=option)
-            other = dataclasses.replace(CELL, **{block: value})
-            assert (registry.key(other) == registry.key(CELL)) == same, block
-            assert (registry.run_id(other) == registry.run_id(CELL)) == same, block
-            assert (other.id == CELL.id) == same, block
+            other = replace(CELL, **{block: value})
+            for one, wanted in zip((*named(other), other.id), (*named(CELL), CELL.id), strict=True):
+                assert (one == wanted) == same, block
 
 
 @pytest.mark.parametrize("every", [0, 2])
 def test_a_new_hyperparameter_with_its_default_renames_no_run(every, monkeypatch):
     cell = changed("training", evaluate_every=every)
-    before, info = (registry.key(cell), registry.run_id(cell)), registry.info
+    before, info = named(cell), registry.info
     option = Declared("option", Option(), float, 0.5)
 
     def newer(name, source=""):
         entry = info(name, source)
-        return dataclasses.replace(
-            entry, hyperparameters=entry.hyperparameters | {"option": option}
-        )
+        return replace(entry, hyperparameters=entry.hyperparameters | {"option": option})
 
     monkeypatch.setattr(registry, "info", newer)
     same, other = (with_hyperparameters(cell, option=value) for value in (0.5, 0.6))
-    assert (registry.key(cell), registry.run_id(cell)) == before
-    assert (registry.key(same), registry.run_id(same)) == before
-    assert registry.key(other) != before[0]
-    assert registry.run_id(other) != before[1]
+    assert named(cell) == named(same) == before
+    assert set(before).isdisjoint(named(other))
 
 
 def test_keys_are_256_bits_and_ids_are_names_of_files():
     assert len(bytes.fromhex(registry.key(CELL))) == 32
     assert registry.run_id(CELL).startswith("digits-dirichlet0.5x10-pmtl_ft-eps2-seed0-")
-    assert registry.key(CELL) not in registry.run_id(CELL), (
-        "a key names the noise, and an id is printed everywhere"
-    )
+    # A key names the noise, and an id is printed everywhere.
+    assert registry.key(CELL) not in registry.run_id(CELL)
 
 
 def alternative(name, parameter):
@@ -298,7 +294,7 @@ def test_what_is_read_after_training_changes_the_personal_models(method, name):
 @pytest.mark.parametrize("method", [name for name in NAMES if registry.info(name).about.trains])
 def test_a_method_that_trains_as_another_one_does_so_to_the_bit(method, backend):
     for values in ({}, others(method, after_training=False)):
-        cell = dataclasses.replace(CELL, method=method, hyperparameters=values)
+        cell = replace(CELL, method=method, hyperparameters=values)
         same = registry.trained(cell)
         assert same.method == registry.info(method).about.trains
         theirs = outcome(same.method, same.hyperparameters, backend)[0]
