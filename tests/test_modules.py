@@ -1,8 +1,8 @@
 """Networks from outside: a module trains as a network written here does, on both backends; and a
 clear no to what cannot be private or repeated."""
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from torch.func import vmap
 
 import malformed
 import tabled
-from pflpipe import cells, json_records
+from pflpipe import cells, json_records, options
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, networks
 from pflpipe.methods import registry
@@ -26,27 +26,6 @@ from simulations import CLASSES, simulation
 TABLES = tabled.table("test_modules")
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "docs/examples"
-TEXT = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-
-class Net(nn.Module):
-    def __init__(self, image_shape, classes, **options):
-        super().__init__()
-        size = image_shape[0]
-        for dimension in image_shape[1:]:
-            size *= dimension
-        self.fc1 = nn.Linear(size, 4)
-        {layers}
-        self.out = nn.Linear(4, classes)
-
-    def forward(self, x):
-        z = self.fc1(x.view(len(x), -1)).relu()
-        {forward}
-        return self.out(z)
-"""
 
 
 @pytest.fixture
@@ -55,10 +34,17 @@ def net(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def net(layers="pass", forward="pass", **options):
-        Path("my_net.py").write_text(TEXT.format(layers=layers, forward=forward))
+        Path("my_net.py").write_text(TABLES["NET"].format(layers=layers, forward=forward))
         return cells.Model("my_net.py:Net", options=options)
 
     return net
+
+
+def written(monkeypatch, folder, text):
+    """The model of a text, in a file of its own."""
+    monkeypatch.chdir(folder)
+    Path("own.py").write_text(text)
+    return cells.Model("own.py:Net")
 
 
 def build(model, shape=(5,), classes=CLASSES):
@@ -73,26 +59,28 @@ def starting(world: Simulation) -> Simulation:
     """The same simulation whose parameters start as those of the mlp."""
     own = networks.build(cells.Model("mlp", (4,)), tuple(world.train.x.shape[1:]), CLASSES)
     start = own.init(torch.Generator().manual_seed(3))
-    changed = dataclasses.replace(world.network, start=lambda seed: start)
-    return dataclasses.replace(world, network=changed)
+    changed = replace(world.network, start=lambda seed: start)
+    return replace(world, network=changed)
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 1)])
 def test_a_copy_of_the_mlp_has_the_bits_of_the_mlp(net, backend, shape):
-    worlds = [
-        starting(simulation("dp_fedavg", model=model, shape=shape, backend=backend))
+    own, other = (
+        ended(starting(simulation("dp_fedavg", model=model, shape=shape, backend=backend))).params
         for model in (cells.Model("mlp", (4,)), net())
-    ]
-    own, other = (ended(world).params for world in worlds)
+    )
     assert list(own) == list(other) == ["fc1.weight", "fc1.bias", "head.weight", "head.bias"]
     assert all(torch.equal(own[name], other[name]) for name in own)
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_a_module_may_view_a_matrix_of_its_own(net, backend):
+def test_a_module_may_view_a_matrix_of_its_own_which_is_trained(net, backend):
     """Views need memory in the order of the axes, in which a solver's vector has no matrix."""
     model = net("self.mix = nn.Parameter(torch.ones(2, 2))", "z = z * self.mix.view(-1)")
+    names = list(build(model).shapes)
+    assert names[0] == "mix"
+    assert architectures.norm_names(names) == ()
     world = simulation("dp_fedavg", model=model, backend=backend)
     assert (ended(world).params["mix"] != 1).all()
 
@@ -138,44 +126,18 @@ def test_normalisation_layers_and_the_head_are_found_under_our_names(net):
         registry.check_model("fedbn", net())
 
 
-def test_a_parameter_of_the_module_itself_is_trained(net):
-    model = net("self.scale = nn.Parameter(torch.ones(4))", "z = z * self.scale")
-    network = build(model)
-    assert next(iter(network.shapes)) == "scale"
-    assert architectures.norm_names(network.shapes) == ()
-    world = simulation("dp_fedavg", model=model)
-    assert not torch.equal(ended(world).params["scale"], torch.ones(4, dtype=torch.float64))
-
-
-TWO_LAYERS = """
-from torch import nn
-
-
-class Net(nn.Module):
-    {head}
-
-    def __init__(self, image_shape, classes):
-        super().__init__()
-        self.out = nn.Linear(4, classes)
-        self.first = nn.Linear(image_shape[0], 4)
-        {more}
-
-    def forward(self, x):
-        return self.out(self.first(x))
-"""
+TWO_LAYERS = TABLES["TWO_LAYERS"]
 
 
 def test_the_module_says_which_layer_is_its_head(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    model = cells.Model("two.py:Net")
-    Path("two.py").write_text(TWO_LAYERS.format(head="head = 'out'", more=""))
+    model = written(monkeypatch, tmp_path, TWO_LAYERS.format(head="head = 'out'", more=""))
     assert list(build(model).shapes) == ["first.weight", "first.bias", *networks.HEAD]
     assert build(model).shapes["head.weight"] == (CLASSES, 4)
     for head, message in (
         ("pass", "got 'a head with 4 outputs'; expected 3, the data set's classes"),
         ("head = 'no'", "got \"head = 'no'\"; expected one of out, first"),
     ):
-        Path("two.py").write_text(TWO_LAYERS.format(head=head, more=""))
+        model = written(monkeypatch, tmp_path, TWO_LAYERS.format(head=head, more=""))
         with pytest.raises(ConfigError, match=message):
             build(model)
 
@@ -193,9 +155,8 @@ def test_initial_parameters_follow_from_the_seed_and_leave_the_global_generator_
 
 def test_dropout_follows_from_the_key_and_rows_do_not_depend_on_the_batch(net):
     layers = "self.one = nn.Dropout(0.5); self.two = nn.Dropout(0.5)"
-    network = build(
-        net(layers, "z = torch.cat([self.one(z + 1)[:, :2], self.two(z + 1)[:, :2]], 1)")
-    )
+    halves = "z = torch.cat([self.one(z + 1)[:, :2], self.two(z + 1)[:, :2]], 1)"
+    network = build(net(layers, halves))
     params = network.init(torch.Generator().manual_seed(0), torch.float64)
     x = torch.randn(64, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     key = torch.tensor(7)
@@ -207,8 +168,7 @@ def test_dropout_follows_from_the_key_and_rows_do_not_depend_on_the_batch(net):
     assert (network.body(params, x, None) != 0).all(), "nothing is dropped in evaluation"
     assert 0.4 < float((z == 0).double().mean()) < 0.6
     assert not torch.equal(z[:, :2] == 0, z[:, 2:] == 0), "each layer has a stream of its own"
-    keys = torch.tensor([7, 8])
-    both = vmap(lambda key: network.body(params, x, key))(keys)
+    both = vmap(lambda key: network.body(params, x, key))(torch.tensor([7, 8]))
     assert torch.equal(both[0], z)
 
 
@@ -232,33 +192,18 @@ def test_what_cannot_be_private_or_repeated_is_refused_with_its_reason(
 
 
 def test_a_head_that_shares_its_weights_is_refused(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tied = "self.out.weight = self.first.weight"
-    Path("tied.py").write_text(TWO_LAYERS.format(head="head = 'out'", more=tied))
+    tied = TWO_LAYERS.format(head="head = 'out'", more="self.out.weight = self.first.weight")
     with pytest.raises(ConfigError, match="shares its weights"):
-        build(cells.Model("tied.py:Net"), (4,), 4)
+        build(written(monkeypatch, tmp_path, tied), (4,), 4)
 
 
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        (cells.Model("no.py:Net"), "no.py: no such file"),
-        (cells.Model("my_net.py:Nett"), "my_net.py has no 'Nett'; did you mean 'Net'"),
-        (cells.Model("broken.py:Net"), "broken.py:1: not valid Python: "),
-        (cells.Model("failing.py:Net"), "failing.py:1: ZeroDivisionError"),
-        (cells.Model("failing.py:other"), "failing.py:1: "),
-        (cells.Model("my_net.py:F"), "cannot be made; got \"TypeError: 'module'"),
-        (cells.Model("my_net.py:Net", hidden=(3,)), "model.hidden"),
-        (cells.Model("mlp", (3,), options={"a": 1}), "model.options are for networks of your own"),
-        (cells.Model("my_net"), "one of your own is written file.py:Net"),
-    ],
-)
+@pytest.mark.parametrize(("model", "message"), TABLES["NOT_THERE"])
 def test_a_file_or_a_name_that_is_not_there_is_told_in_one_line(net, model, message):
     net()
     Path("broken.py").write_text("class Net(\n")
     Path("failing.py").write_text("Net = 1 / 0\n")
     with pytest.raises(ConfigError, match=message) as caught:
-        build(model)
+        build(options.build(cells.Model, model))
     assert "\n" not in str(caught.value)
 
 
@@ -272,30 +217,23 @@ def test_options_are_part_of_a_cell_and_none_changes_no_id():
     assert json_records.without_defaults(plain) == {"name": "resnet20"}
     wide = cells.Model("my_net.py:Net", options={"width": 8})
     assert json_records.without_defaults(wide) == {"name": "my_net.py:Net", "options": {"width": 8}}
-    assert len({plain, wide, dataclasses.replace(wide, options={"width": 9})}) == 3
+    assert len({plain, wide, replace(wide, options={"width": 9})}) == 3
 
 
 @pytest.mark.docs
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 @pytest.mark.parametrize(
-    ("name", "shape", "options"),
+    ("name", "shape", "given"),
     [
         ("small_cnn.py:SmallCNN", (8, 6, 3), {"width": 8}),
         ("resnet18.py:resnet18", (32, 32, 3), {"groups": 2}),
         ("resnet18.py:resnet18", (8, 8, 1), {}),
     ],
 )
-def test_the_examples_of_the_documentation_train_a_round(name, shape, options, backend):
-    model = cells.Model(f"{EXAMPLES}/{name}", options=options)
-    world = simulation(
-        "fedbn",
-        model=model,
-        shape=shape,
-        sizes=(2, 1),
-        local_epochs=1,
-        dtype=torch.float32,
-        backend=backend,
-    )
+def test_the_examples_of_the_documentation_train_a_round(name, shape, given, backend):
+    model = cells.Model(f"{EXAMPLES}/{name}", options=given)
+    short = {"sizes": (2, 1), "local_epochs": 1, "dtype": torch.float32}
+    world = simulation("fedbn", model=model, shape=shape, backend=backend, **short)
     progress = rounds.start(world)
     before = dict(progress.params)
     rounds.one_round(world, progress)
@@ -309,15 +247,7 @@ def test_the_examples_of_the_documentation_train_a_round(name, shape, options, b
 @pytest.mark.slow
 def test_parameters_that_lie_channels_last_give_a_module_what_view_needs(tmp_path, monkeypatch):
     """The loop's solver keeps kernels channels last; plain modules flatten with ``view``."""
-    monkeypatch.chdir(tmp_path)
-    Path("viewing.py").write_text(
-        "from torch import nn\n\n\nclass Net(nn.Module):\n"
-        "    def __init__(self, image_shape, classes):\n        super().__init__()\n"
-        "        self.conv = nn.Conv2d(image_shape[0], 4, 3)\n"
-        "        self.fc = nn.Linear(4 * 3 * 2, classes)\n\n"
-        "    def forward(self, x):\n        return self.fc(self.conv(x).view(x.size(0), -1))\n"
-    )
-    model = cells.Model("viewing.py:Net")
+    model = written(monkeypatch, tmp_path, TABLES["VIEWING"])
     ends = [
         ended(simulation("feddpa", model=model, shape=(5, 4, 3), backend=backend)).params
         for backend in ("loop", "vmap")
@@ -327,14 +257,7 @@ def test_parameters_that_lie_channels_last_give_a_module_what_view_needs(tmp_pat
 
 
 def test_a_module_is_given_images_channels_first(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("first.py").write_text(
-        "from torch import nn\n\n\nclass Net(nn.Module):\n"
-        "    def __init__(self, image_shape, classes):\n        super().__init__()\n"
-        "        assert image_shape == (3, 2, 4)\n        self.fc = nn.Linear(24, classes)\n\n"
-        "    def forward(self, x):\n        return self.fc(x.view(-1, 24))\n"
-    )
-    network = build(cells.Model("first.py:Net"), (2, 4, 3))
+    network = build(written(monkeypatch, tmp_path, TABLES["CHANNELS_FIRST"]), (2, 4, 3))
     x = torch.arange(24.0).reshape(1, 2, 4, 3)
     params = network.init(torch.Generator())
     assert network.body(params, x, None).tolist() == [x.permute(0, 3, 1, 2).flatten().tolist()]
