@@ -70,6 +70,15 @@ def original(name: str, root: Path) -> dict[str, np.ndarray]:
     return raw
 
 
+def answered(name: str, root: Path) -> list[tuple[int, int, int]]:
+    """Person, item and label of every row."""
+    raw = original(name, root)
+    x, columns = raw["train_images"], ("train_users", "train_labels")
+    assert (x.dtype, x.shape[1:]) == (np.float32, (1,))
+    people, labels = (raw[column].tolist() for column in columns)
+    return [*zip(people, x[:, 0].astype(int).tolist(), labels, strict=True)]
+
+
 def assert_refused(name: str, root: Path | None, folder: Path, words: str) -> None:
     with pytest.raises(DataError, match=words) as caught:
         prepare(name, root, folder / "down", folder / "out.npz")
@@ -175,14 +184,9 @@ def test_spi_is_read_from_its_package_as_one_row_for_each_answer(
     files = {downloads.SPI_FILE: spi_file(answers)}
     if form == "archive":
         files = archived(monkeypatch, "PSYCHTOOLS", downloads.SPI_FILE, spi_file(answers))
-    root = put(tmp_path, files)
-    raw = original(dataset, root)
-    assert (raw["train_images"].dtype, raw["train_images"].shape) == (np.float32, (70, 1))
-    items, people = raw["train_images"][:, 0].astype(int), raw["train_users"]
-    assert people.tolist() == np.repeat(np.arange(SPI_PEOPLE), 10).tolist()
-    assert items.tolist() == list(range(10)) * SPI_PEOPLE
     expected = answers >= 4 if dataset == "spi" else answers - 1
-    assert raw["train_labels"].tolist() == expected[people, items].tolist()
+    rows = [(*place, label) for place, label in np.ndenumerate(expected)]
+    assert answered(dataset, put(tmp_path, files)) == rows
 
 
 def test_in_spi_each_person_has_a_fifth_of_the_answers_for_the_test(tmp_path):
@@ -202,10 +206,8 @@ EPI = pd.DataFrame({"V1": [1.0, np.nan, 2.0], "V2": [np.nan, np.nan, 1.0]}, inde
 
 
 def test_epi_has_one_row_for_each_answer_and_nobody_without_any(tmp_path):
-    raw = original("epi", put(tmp_path, {downloads.EPI_FILE: rda("epi", EPI)}))
-    assert raw["train_users"].tolist() == [0, 2, 2]
-    assert raw["train_images"].tolist() == [[0], [0], [1]]
-    assert raw["train_labels"].tolist() == [1, 0, 1]
+    root = put(tmp_path, {downloads.EPI_FILE: rda("epi", EPI)})
+    assert answered("epi", root) == [(0, 0, 1), (2, 0, 0), (2, 1, 1)]
 
 
 # ---------------------------------------------------------------- InstEval
@@ -232,14 +234,10 @@ def test_insteval_is_read_from_its_package_as_one_row_for_each_rating(tmp_path, 
     content = rda("InstEval", table.astype({"y": int}))
     unpacked = put(tmp_path / "unpacked", {downloads.INSTEVAL_FILE: content})
     put(tmp_path / "archive", archived(monkeypatch, "LME4", downloads.INSTEVAL_FILE, content))
+    rows = zip(table["s"].cat.codes, table["d"].cat.codes, table["y"] >= 4, strict=True)
+    expected = sorted(rows)
     for root in (unpacked, tmp_path / "archive"):
-        raw = original("insteval", root)
-        assert (raw["train_images"].dtype, raw["train_images"].shape) == (np.float32, (9, 1))
-        lecturers = ["1", "6", "7", "9", "12"]
-        items = [lecturers[int(item)] for item in raw["train_images"][:, 0]]
-        people = [str(person + 1) for person in raw["train_users"]]
-        found = dict(zip(zip(people, items, strict=True), raw["train_labels"], strict=True))
-        assert found == {(row.s, row.d): int(row.y >= 4) for row in table.itertuples()}
+        assert sorted(answered("insteval", root)) == expected
     line = prepare("insteval", unpacked, tmp_path, tmp_path / "out.npz")
     assert line == "insteval: 9 rows of 3 users, 2 classes, 1 feature"
 
@@ -270,14 +268,11 @@ def jester_file(ratings: np.ndarray) -> bytes:
 def test_jester_is_read_from_its_sheet_as_one_row_for_each_rating(tmp_path):
     ratings = jester_ratings()
     root = put(tmp_path / "jester", {downloads.JESTER_FILE: jester_file(ratings)})
-    raw = original("jester", root)
-    jokes, people = raw["train_images"][:, 0].astype(int), raw["train_users"]
-    assert (raw["train_images"].dtype, raw["train_images"].shape[1:]) == (np.float32, (1,))
-    assert np.array_equal(np.column_stack([people, jokes]), np.argwhere(ratings != 99))
-    assert raw["train_labels"].tolist() == (ratings[people, jokes] > 0).tolist()
-    assert raw["train_labels"][:3].tolist() == [1, 0, 0]
+    rows = [(*place, ratings[*place] > 0) for place in np.argwhere(ratings != 99)]
+    assert answered("jester", root) == rows
+    assert [liked for *_, liked in rows[:3]] == [True, False, False]
     line = prepare("jester", root, tmp_path, tmp_path / "out.npz")
-    assert line == f"jester: {len(people)} rows of 4 users, 2 classes, 1 feature"
+    assert line == f"jester: {len(rows)} rows of 4 users, 2 classes, 1 feature"
 
 
 # ---------------------------------------------------------------- another file in its place
