@@ -5,7 +5,6 @@ import dataclasses
 import html
 import math
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pandas as pd
@@ -45,35 +44,28 @@ def text_of(frame: pd.DataFrame, audits: pd.DataFrame = AUDITS) -> str:
     return page(frame, audits, TEMPLATE)
 
 
-class Tables(HTMLParser):
+MARK = re.compile(r'class="([^"]*)"')
+
+
+def words_of(text: str, between: str = " ") -> str:
+    """The words of a text with tags."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", between, text)).split())
+
+
+def marked(text: str) -> list[list[list[tuple[str, str]]]]:
     """The rows of all tables, each a list of (text, class) of its cells."""
+    cell = re.compile(r"<t[dh]\b([^>]*)>(.*?)</t[dh]>", re.DOTALL)
 
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tables: list[list[list[tuple[str, str]]]] = []
-        self.cell: list[str] | None = None
-        self.feed(text)
+    def cells(row: str) -> list[tuple[str, str]]:
+        found = cell.findall(row)
+        return [(words_of(words, ""), "".join(MARK.findall(inside))) for inside, words in found]
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-        elif tag in ("td", "th"):
-            self.cell, self.mark = [], dict(attrs).get("class") or ""
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in ("td", "th") and self.cell is not None:
-            self.tables[-1][-1].append((" ".join("".join(self.cell).split()), self.mark))
-            self.cell = None
-
-    def handle_data(self, data: str) -> None:
-        if self.cell is not None:
-            self.cell.append(data)
+    found = re.findall(r"<table\b.*?</table>", text, re.DOTALL)
+    return [list(map(cells, re.findall(r"<tr\b.*?</tr>", one, re.DOTALL))) for one in found]
 
 
 def tables(text: str) -> list[list[list[str]]]:
-    return [[[cell for cell, _ in row] for row in table] for table in Tables(text).tables]
+    return [[[cell for cell, _ in row] for row in table] for table in marked(text)]
 
 
 def about(text: str, method: str) -> str:
@@ -93,34 +85,27 @@ def rows_of(text: str, method: str) -> list[list[str]]:
     return found[method]
 
 
+def only(frame: pd.DataFrame, method: str, epsilon: float | None = None) -> pd.DataFrame:
+    chosen = frame["method"] == method
+    if epsilon is not None:
+        chosen &= frame["epsilon_target"] == epsilon
+    return frame[chosen].copy()
+
+
 # ---------------------------------------------------------------- in short
 
 
 @pytest.mark.slow
 def test_seven_lines_say_what_holds_what_does_not_and_what_it_costs(frame):
     changed = frame.copy()
-    own = (changed["method"] == "feddpa") & (changed["epsilon_target"] == 2.0)
-    changed.loc[own & (changed["claim"] == "nominal"), "personal_own"] = 80.0
-    changed.loc[own & (changed["claim"] == "certified"), "personal_own"] = 70.5
-    own = (changed["method"] == "feddpa") & (changed["epsilon_target"] == 8.0)
-    changed.loc[own & (changed["claim"] == "nominal"), "personal_own"] = 80.0
-    changed.loc[own & (changed["claim"] == "certified"), "personal_own"] = 81.0
+    for epsilon, sound in ((2.0, 70.5), (8.0, 81.0)):
+        own = (changed["method"] == "feddpa") & (changed["epsilon_target"] == epsilon)
+        changed.loc[own & (changed["claim"] == "nominal"), "personal_own"] = 80.0
+        changed.loc[own & (changed["claim"] == "certified"), "personal_own"] = sound
     found = list(summary(changed, AUDITS))
     assert len(found) == 7
     said = dict(found)
-    assert said["compared"] == (
-        "5 methods in 1 study: 6 lines certified, 2 nominal, 2 methods without privacy (a line is "
-        "a method at a budget)"
-    )
-    assert said["nominal ε"] == (
-        "feddpa (paper) ∞ in place of 2 (nominal); feddpa (paper) ∞ in place of 8 (nominal)"
-    )
-    assert said["as published"] == "no ε holds for dp_fedsim, feddpa"
-    assert said["audit"] == "of 2 certified releases 0 refuted; of 2 nominal releases 2 refuted"
-    assert said["cost of soundness"] == (
-        "−9.5 (feddpa, ε = 2) to +1.0 (feddpa, ε = 8) points of personal accuracy, certified less "
-        "published"
-    )
+    assert {term: said[term] for term in TABLES["SUMMARY"]} == TABLES["SUMMARY"]
     written = text_of(changed)
     for term, text in found:
         assert f"<dt>{term}</dt><dd>{text}</dd>" in written
@@ -147,7 +132,7 @@ def test_published_and_sound_stand_together_with_what_each_is_worth(frame):
 
 
 def test_the_cost_is_the_mean_difference_of_the_same_seeds(frame):
-    changed = frame[(frame["method"] == "feddpa") & (frame["epsilon_target"] == 2.0)].copy()
+    changed = only(frame, "feddpa", 2.0)
     published, sound = changed["claim"] == "nominal", changed["claim"] == "certified"
     changed.loc[published, ["seed", "personal_own"]] = [[2, 90.0], [0, 80.0], [1, 70.0]]
     changed.loc[sound, ["seed", "personal_own"]] = [[0, 77.0], [1, 69.0], [2, 88.0]]
@@ -168,7 +153,7 @@ def test_what_was_not_run_is_called_so_and_counted_where_it_can_be(frame):
 
 
 def test_a_published_run_is_compared_with_the_sound_one_of_the_same_settings(frame):
-    base = frame[(frame["method"] == "feddpa") & (frame["epsilon_target"] == 2.0)].copy()
+    base = only(frame, "feddpa", 2.0)
     base["personal_own"] = [73.0 if claim == "nominal" else 70.0 for claim in base["claim"]]
     wide = base.assign(clip_norm=3.0, personal_own=50.0)
     costs = [row[-2] for row in rows_of(text_of(pd.concat([base, wide])), "feddpa")[1::2]]
@@ -177,11 +162,8 @@ def test_a_published_run_is_compared_with_the_sound_one_of_the_same_settings(fra
     other = base.assign(batch_size=[16 if claim == "nominal" else 0 for claim in base["claim"]])
     assert rows_of(text_of(other), "feddpa")[1][-2] == costs[0]
     # With two of them it belongs to neither.
-    both = pd.concat([other, wide[wide["claim"] == "certified"]])
-    assert [row[-2] for row in rows_of(text_of(both), "feddpa") if row[1] == "sound: strict"] == [
-        "not run",
-        "not run",
-    ]
+    both = rows_of(text_of(pd.concat([other, wide[wide["claim"] == "certified"]])), "feddpa")
+    assert [row[-2] for row in both if row[1] == "sound: strict"] == ["not run"] * 2
 
 
 def test_methods_that_depart_in_nothing_have_a_table_of_their_own(frame):
@@ -195,12 +177,11 @@ def test_every_setting_has_a_part_of_its_own(frame):
     text = text_of(pd.concat([frame, frame.assign(alpha=1.0), frame.assign(study="other")]))
     headings = dict(re.findall(r'<h2 id="([\w-]+)">(.*?)</h2>', text))
     assert re.findall(r'<a href="#([\w-]+)">', text) == list(headings)[2:]
+    rest = "12 clients, sampling rate 1, 4 rounds, mlp-32"
     assert list(headings.values())[3:-1] == [
-        "tiny: digits, dirichlet partition (α = 0.3); 12 clients, sampling rate 1, 4 rounds, "
-        "mlp-32",
-        "tiny: digits, dirichlet partition (α = 1); 12 clients, sampling rate 1, 4 rounds, mlp-32",
-        "other: digits, dirichlet partition (α = 0.3); 12 clients, sampling rate 1, 4 rounds, "
-        "mlp-32",
+        f"tiny: digits, dirichlet partition (α = 0.3); {rest}",
+        f"tiny: digits, dirichlet partition (α = 1); {rest}",
+        f"other: digits, dirichlet partition (α = 0.3); {rest}",
     ]
 
 
@@ -215,25 +196,15 @@ def test_an_audit_says_which_claim_it_refuted_and_what_it_showed(frame):
 
 
 def test_methods_whose_releases_are_alike_share_the_words_of_their_audit(frame):
-    more = pd.concat(
-        [
-            frame,
-            *(
-                frame[frame["method"] == "dp_fedavg"].assign(method=name)
-                for name in ("fedper", "centaur")
-            ),
-        ]
-    )
+    alike = (only(frame, "dp_fedavg").assign(method=name) for name in ("fedper", "centaur"))
+    more = pd.concat([frame, *alike])
     audits = pd.concat([AUDITS, AUDITS.iloc[:1].assign(method="fedper")])
     found = re.findall(r"<li><code>([^<]*)</code>: (.*?)</li>", text_of(more, audits))
-    assert found == [
-        (
-            "dp_fedavg, fedper",
-            "Noisy sums: ε = 8 at δ = 0.02 not refuted; one client moves a release 0.99 times as "
-            "far as that covers; ε ≥ 7.15 shown",
-        ),
-        ("centaur", "none"),
-    ]
+    words = (
+        "Noisy sums: ε = 8 at δ = 0.02 not refuted; one client moves a release 0.99 times as "
+        "far as that covers; ε ≥ 7.15 shown"
+    )
+    assert found == [("dp_fedavg, fedper", words), ("centaur", "none")]
 
 
 def test_an_audit_of_a_release_holds_for_it_however_its_noise_was_calibrated(frame):
@@ -248,12 +219,9 @@ def test_an_audit_of_a_release_holds_for_it_however_its_noise_was_calibrated(fra
 def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget(frame):
     text = text_of(frame)
     header, *rows = tables(text)[-1]
-    assert [(row[0], row[2]) for row in rows] == [
-        *[("dp_fedavg", "certified")] * 2,
-        *[("feddpa", "certified")] * 2,
-        *[("feddpa", "nominal")] * 2,
-        *[("dp_fedsim", "certified")] * 2,
-    ]
+    certified, nominal = ("feddpa", "certified"), ("feddpa", "nominal")
+    lines = ("dp_fedavg", "certified"), certified, nominal, ("dp_fedsim", "certified")
+    assert [(row[0], row[2]) for row in rows] == [line for line in lines for _ in (2, 8)]
     assert {len(row) for row in rows} == {len(header)}
     first = dict(zip(header, rows[0], strict=True))
     shown = TABLES["FIRST_ROW"]
@@ -261,7 +229,7 @@ def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget
 
 
 def test_of_the_seeds_the_worst_number_counts(frame):
-    changed = frame[(frame["method"] == "dp_fedavg") & (frame["epsilon_target"] == 2.0)].copy()
+    changed = only(frame, "dp_fedavg", 2.0)
     changed["epsilon_central"] = [2.0, 2.004, 1.0]
     changed["noise_multiplier_effective"] = [9.0, 8.3399, 10.0]
     header, row = tables(text_of(changed))[-1]
@@ -270,17 +238,15 @@ def test_of_the_seeds_the_worst_number_counts(frame):
 
 
 def test_the_cost_of_a_search_names_its_runs(frame):
-    changed = frame[frame["method"] == "dp_fedavg"].assign(epsilon_with_search=5.5, search_runs=6)
+    changed = only(frame, "dp_fedavg").assign(epsilon_with_search=5.5, search_runs=6)
     assert [row[-5] for row in tables(text_of(changed))[-1][1:]] == ["5.5 (6 runs)"] * 2
-    assert ("with the search", "ε is at most 5.5 if its runs are counted") in summary(
-        changed, AUDITS
-    )
+    found = dict(summary(changed, AUDITS))
+    assert found["with the search"] == "ε is at most 5.5 if its runs are counted"
 
 
 def test_a_search_on_other_clients_has_no_epsilon_and_says_why(frame):
-    changed = frame[frame["method"] == "dp_fedavg"].assign(
-        search_runs=6, search_not_counted="its clients were others"
-    )
+    others = {"search_runs": 6, "search_not_counted": "its clients were others"}
+    changed = only(frame, "dp_fedavg").assign(**others)
     assert [row[-5] for row in tables(text_of(changed))[-1][1:]] == ["none (other clients)"] * 2
     found = dict(summary(changed, AUDITS))
     assert found["with the search"] == "no ε counts that of dp_fedavg: its clients were others"
@@ -290,10 +256,7 @@ def test_a_search_on_other_clients_has_no_epsilon_and_says_why(frame):
 
 
 def test_the_page_says_that_no_epsilon_covers_what_is_measured(frame):
-    words, own = (
-        " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text_of(one))).split())
-        for one in (frame, frame.assign(dataset="my_rows"))
-    )
+    words, own = (words_of(text_of(one)) for one in (frame, frame.assign(dataset="my_rows")))
     said = "metrics, losses and times: the experimenter's own measurements{}, covered by no ε"
     assert said.format(" on public data") in words
     assert said.format("") in own, "nobody knows whether a user's rows are public"
@@ -301,19 +264,15 @@ def test_the_page_says_that_no_epsilon_covers_what_is_measured(frame):
 
 
 def test_a_nominal_epsilon_never_stands_without_its_mark(frame):
-    changed = (
-        frame.copy()
-    )  # a budget that no certified row has, so that its number can only be the nominal one
+    # A budget that no certified row has, so that its number can only be the nominal one.
+    changed = frame.copy()
     changed.loc[changed["claim"] == "nominal", ["epsilon_target", "epsilon_nominal"]] = 3.21
-    text = text_of(changed)
-    cells = [
-        cell for table in Tables(text).tables for row in table for cell in row if "3.21" in cell[0]
-    ]
-    assert len(cells) >= 4
-    for words, mark in cells:
-        assert (
-            words == "3.21 (nominal)" and mark == "nominal"
-        ) or words == "ε = 3.21, δ = 0.001"  # what the study asked for
+    cells = [cell for table in marked(text_of(changed)) for row in table for cell in row]
+    numbers = [(words, mark) for words, mark in cells if "3.21" in words]
+    assert len(numbers) >= 4
+    for words, mark in numbers:
+        is_marked = words == "3.21 (nominal)" and mark == "nominal"
+        assert is_marked or words == "ε = 3.21, δ = 0.001", "what the study asked for"
 
 
 def test_words_of_a_study_are_escaped(frame):
@@ -326,10 +285,10 @@ def test_the_page_is_one_file_that_loads_nothing(frame):
     text = text_of(frame)
     assert re.findall(r"<script[^>]*>", text) == ["<script>"]  # which sorts and filters tables
     assert not re.search(r"<link|<img|https?://|url\(|import|fetch|XMLHttpRequest", text)
-    opened = re.findall(r"<(table|tr|td|th|tbody|thead|ul|li|div|h2|h3|p)[ >]", text)
-    closed = re.findall(r"</(table|tr|td|th|tbody|thead|ul|li|div|h2|h3|p)>", text)
+    tags = "(table|tr|td|th|tbody|thead|ul|li|div|h2|h3|p)"
+    opened, closed = re.findall(f"<{tags}[ >]", text), re.findall(f"</{tags}>", text)
     assert sorted(opened) == sorted(closed)
-    assert "nan" not in re.sub(r"<[^>]*>", " ", text).lower().split()
+    assert "nan" not in words_of(text).lower().split()
 
 
 def test_studies_without_privacy_have_a_page_too(frame):
@@ -338,9 +297,8 @@ def test_studies_without_privacy_have_a_page_too(frame):
 
 
 def test_a_given_multiplier_is_the_budget(frame):
-    changed = frame[frame["epsilon_target"] == 2.0].assign(
-        epsilon_target=None, epsilon_nominal=None, noise_multiplier=0.3
-    )
+    given = {"epsilon_target": None, "epsilon_nominal": None, "noise_multiplier": 0.3}
+    changed = frame[frame["epsilon_target"] == 2.0].assign(**given)
     rows = rows_of(text_of(changed), "feddpa")
     assert rows[0][:4] == ["σ = 0.3, δ = 0.001", "published: paper", "nominal", "–"]
 
