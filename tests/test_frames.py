@@ -15,15 +15,11 @@ from pflpipe.data.contract import RowsWarning
 from pflpipe.errors import ConfigError, DataError
 
 PATIENTS, ROWS = 60, 20
-LAYOUT = {
-    "user": "patient",
-    "label": "y",
-    "classes": ["well", "ill"],
-    "vocabularies": {"sex": ["f", "m"]},
-    "ranges": {"age": [20, 90]},
-}
+LAYOUT = {"user": "patient", "label": "y", "classes": ["well", "ill"]}
+LAYOUT |= {"vocabularies": {"sex": ["f", "m"]}, "ranges": {"age": [20, 90]}}
 BUDGET = Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
 FEW = Training(rounds=4, local_epochs=2, batch_size=0, optimizer="sgd", lr=0.5)
+LINEAR = {"model": "linear", "training": FEW, "device": "cpu"}
 
 
 def hospital(first: int = 0, people: int = PATIENTS) -> pd.DataFrame:
@@ -39,14 +35,8 @@ def hospital(first: int = 0, people: int = PATIENTS) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def result():
-    return pflpipe.train(
-        "dp_fedavg",
-        pflpipe.clients_of(hospital(), **LAYOUT),
-        model="linear",
-        training=FEW,
-        privacy=BUDGET,
-        device="cpu",
-    )
+    clients = pflpipe.clients_of(hospital(), **LAYOUT)
+    return pflpipe.train("dp_fedavg", clients, privacy=BUDGET, **LINEAR)
 
 
 def test_a_hospitals_table_becomes_a_private_model_that_answers_in_its_words(result, tmp_path):
@@ -79,9 +69,8 @@ def test_a_personal_model_is_that_of_the_person_of_this_id(result):
     places = pflpipe.clients_of(hospital(), **LAYOUT)
     own = hospital()[hospital()["patient"] == "pat-007"]
     assert len(places[places.names.index("pat-007")][1]) == len(own)
-    ((_, params),) = pflpipe.simulation.evaluation.personal_models(
-        result.simulation, result.progress, [places.names.index("pat-007")]
-    )
+    trained = result.simulation, result.progress, [places.names.index("pat-007")]
+    ((_, params),) = pflpipe.simulation.evaluation.personal_models(*trained)
     found = result.personal("pat-007").params
     assert all(torch.equal(found[name], value) for name, value in params.items())
 
@@ -119,30 +108,26 @@ def test_test_rows_of_a_table_go_to_the_person_of_their_id():
     whose = table["patient"]
     clients = pflpipe.clients_of(table[whose != "pat-003"], **LAYOUT)
     tests = pflpipe.clients_of(table[whose.isin(["pat-004", "pat-001"])], **LAYOUT)
-    settings = {"model": "linear", "training": FEW, "device": "cpu"}
-    found = pflpipe.train("fedavg", clients, tests=tests, **settings)
+    found = pflpipe.train("fedavg", clients, tests=tests, **LINEAR)
     own = {row["client"]: row["personal_own"] == row["personal_own"] for row in found.clients}
     assert [name for name in own if own[name]] == ["pat-001", "pat-004"]
     assert re.search(r"personal_own [\d.]+ of 2 of 5 clients, personal_common", repr(found))
     with pytest.raises(DataError, match=r"tests; got .1 people who are not in training.*scores_of"):
-        pflpipe.train("fedavg", clients, tests=pflpipe.clients_of(table, **LAYOUT), **settings)
+        pflpipe.train("fedavg", clients, tests=pflpipe.clients_of(table, **LAYOUT), **LINEAR)
     turned = pflpipe.clients_of(table[["sex", *table.columns.drop("sex")]], **LAYOUT)[:2]
     assert turned.names == ("pat-000", "pat-001")
     with pytest.raises(DataError, match="tests; got 'other columns"):
-        pflpipe.train("fedavg", clients, tests=turned, **settings)
+        pflpipe.train("fedavg", clients, tests=turned, **LINEAR)
 
 
 def test_a_target_is_predicted_in_its_own_unit():
     shaken = np.random.default_rng(0).uniform(-0.5, 0.5, PATIENTS * ROWS)
     table = hospital().assign(weight=lambda rows: 50 + rows["age"] / 2 + shaken)
-    layout = {
-        "user": "patient",
-        "target": "weight",
-        "ranges": {"age": [20, 90], "weight": [40, 120]},
-    }
-    clients = pflpipe.clients_of(table, features=["age"], **layout)
-    training = Training(40, 2, 0, "sgd", 0.3, loss="squared_error")
-    found = pflpipe.train("fedavg", clients, model="linear", training=training, device="cpu")
+    layout = {"user": "patient", "target": "weight", "features": ["age"]}
+    ranges = {"age": [20, 90], "weight": [40, 120]}
+    clients = pflpipe.clients_of(table, ranges=ranges, **layout)
+    longer = {"training": Training(40, 2, 0, "sgd", 0.3, loss="squared_error")}
+    found = pflpipe.train("fedavg", clients, **(LINEAR | longer))
     error = np.abs(found.predict(table[["age"]]) - table["weight"])
     assert error.max() < 2
 
@@ -151,7 +136,7 @@ def test_columns_may_have_numbers_for_names_and_people_numbers_for_ids():
     table = pd.DataFrame({0: np.repeat([7, 10], 10), 1: np.linspace(-1, 1, 20), 2: [0, 1] * 10})
     clients = pflpipe.clients_of(table, user=0, label=2, classes=np.arange(2), features=[1])
     assert clients.names == ("10", "7")
-    found = pflpipe.train("fedavg", clients, model="linear", training=FEW, device="cpu")
+    found = pflpipe.train("fedavg", clients, **LINEAR)
     assert set(found.predict(table)) <= {0, 1}
     assert found.personal(7).params.keys() == found.params.keys()
 
@@ -187,6 +172,19 @@ def one_spelling_more():
     return hospital().replace({"patient": {"pat-001": "PAT-000"}})
 
 
+def lazy():
+    return types.SimpleNamespace(collect=hospital)
+
+
+def transformed():
+    return Told(hospital(), form={"type": "custom"})
+
+
+def ages_twice():
+    return pd.concat([hospital(), hospital()[["age"]]], axis=1)
+
+
+IMAGE = np.ones((500, 500))
 REFUSED = {
     "columns are missing": (
         lambda result: result.predict(hospital()[["age"]]),
@@ -198,28 +196,14 @@ REFUSED = {
     ),
     "a place instead of an id": (lambda result: result.personal(3), "got 3; expected one of 60"),
     "other classes": (
-        lambda result: pflpipe.train(
-            "fedavg", of()(result), model="linear", classes=3, training=FEW
-        ),
+        lambda result: pflpipe.train("fedavg", of()(result), classes=3, **LINEAR),
         "classes; got 3; expected 2, which clients_of got",
     ),
-    "an image column": (
-        of(lambda: hospital().assign(scan=[np.ones((500, 500))] * PATIENTS * ROWS)),
-        "column 'scan'",
-    ),
+    "an image column": (of(lambda: hospital().assign(scan=[IMAGE] * 1200)), "column 'scan'"),
     "splits": (of(lambda: {"train": hospital()}), "table; got 'dict'; expected a DataFrame"),
-    "a lazy frame": (
-        of(lambda: types.SimpleNamespace(collect=hospital)),
-        "table; got 'SimpleNamespace'; .*collect",
-    ),
-    "a transform": (
-        of(lambda: Told(hospital(), form={"type": "custom"})),
-        "a transform, which would be ignored",
-    ),
-    "two columns of one name": (
-        of(lambda: pd.concat([hospital(), hospital()[["age"]]], axis=1)),
-        "2 columns have the name 'age'",
-    ),
+    "a lazy frame": (of(lazy), "table; got 'SimpleNamespace'; .*collect"),
+    "a transform": (of(transformed), "a transform, which would be ignored"),
+    "two columns of one name": (of(ages_twice), "2 columns have the name 'age'"),
     "a word that is no argument": (of(clases=2), "unknown key 'clases'; did you mean 'classes'"),
     **{
         f"{key}={value!r}": (of(**{key: value}), words)
@@ -267,9 +251,7 @@ def test_a_feature_that_is_the_label_and_tests_that_are_training_rows_are_told(r
         warnings.simplefilter("error")
         clients = pflpipe.clients_of(hospital(), **LAYOUT)
     assert len(repr(result).splitlines()) == 3
-    found = pflpipe.train(
-        "fedavg", clients, tests=clients, model="linear", training=FEW, device="cpu"
-    )
+    found = pflpipe.train("fedavg", clients, tests=clients, **LINEAR)
     assert "warning: the test rows are the training rows" in repr(found)
     found.save(tmp_path)
     assert pflpipe.load(tmp_path).ledger.warnings == found.contract.warnings
