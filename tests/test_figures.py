@@ -59,6 +59,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     return study, place
 
 
+TABLED = tabled.table("test_figures")
 TABLES: dict[tuple[str, Path], pd.DataFrame] = {}
 
 
@@ -505,16 +506,7 @@ def test_missing_accuracies_leave_gaps(study, folder, tmp_path):
     assert rows(draw("privacy_utility", part, tmp_path)) == ["DP-FedAvg"]
 
 
-@pytest.mark.parametrize(
-    ("kind", "names", "words"),
-    [
-        ("convergence", ("dp_fedavg",), "evaluate_every"),
-        ("gains", ("dp_fedavg",), "local_only"),
-        ("soundness", ("dp_fedavg", "local_only"), "as published"),
-        ("ranks", ("dp_fedavg", "local_only"), "two certified"),
-        ("privacy_utility", ("local_only",), "accuracy"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "names", "words"), TABLED["NOTHING_TO_SHOW"])
 def test_a_figure_with_nothing_to_show_says_what_it_needs(kind, names, words, study, folder):
     metric = "personal_new" if kind in ("privacy_utility", "convergence") else "personal_own"
     with pytest.raises(DataError, match=rf"figure {kind} of study tiny.*{words}"):
@@ -552,7 +544,7 @@ def test_the_block_of_a_study_chooses_and_names_its_figures():
         drawings.find(study, "gain")
 
 
-@pytest.mark.parametrize(("given", "words"), tabled.table("test_figures")["BAD_BLOCKS"])
+@pytest.mark.parametrize(("given", "words"), TABLED["BAD_BLOCKS"])
 def test_a_block_that_names_what_there_is_not_is_one_clear_line(given, words):
     with pytest.raises(ConfigError, match=words):
         drawings.read(document(**given), "f", fake_results.study().rows)
