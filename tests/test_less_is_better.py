@@ -1,14 +1,16 @@
 """Studies whose first metric is an error: what the pages, tables and figures say of them."""
 
-import dataclasses
 import html
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
 import fake_audits
@@ -38,20 +40,30 @@ REPORTS = ROOT / "workflow/report"
 def errors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     """A study of an error with a published version, its results and its labels."""
     base = fake_results.BASE
-    training = dataclasses.replace(base.training, evaluate_every=1, loss="squared_error")
-    base = dataclasses.replace(base, training=training)
+    training = replace(base.training, evaluate_every=1, loss="squared_error")
+    base = replace(base, training=training)
     methods = ("local_only", "dp_fedavg", "fedrep", "fedper", "lg_fedavg", "feddpa", "feddpa!")
     study = fake_results.study(base=base, epsilons=(2.0,), methods=methods)
     first = {"mean_squared_error": BUILT_IN["mean_squared_error"]}
-    study = dataclasses.replace(study, metrics=first, criterion="mean_squared_error")
+    study = replace(study, metrics=first, criterion="mean_squared_error")
     folder = tmp_path_factory.mktemp("errors")
     fake_results.write(study, folder)
     with np.load(folder / "data/digits.npz") as arrays:
-        numbers = {
-            name: arrays[name].astype(np.float32) for name in ("train_labels", "test_labels")
-        }
+        labels = ("train_labels", "test_labels")
+        numbers = {name: arrays[name].astype(np.float32) for name in labels}
         np.savez(folder / "data/digits.npz", **{**arrays, **numbers})
     return study, folder
+
+
+def drawn(errors: tuple[Study, Path], kind: str, frame: Any = None, **options: Any) -> Figure:
+    study, folder = errors
+    with matplotlib.rc_context(fname=style.SHEET):
+        drawing = Drawing(kind, kind, **options)
+        return kinds.draw(study, drawing, folder / "results", folder / "data", frame)
+
+
+def words_of(page: str) -> str:
+    return re.sub("<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
 
 
 def test_no_page_calls_an_error_an_accuracy_or_a_percentage(errors):
@@ -65,11 +77,8 @@ def test_no_page_calls_an_error_an_accuracy_or_a_percentage(errors):
     Image.new("RGB", (20, 10)).save(results / "figures/audit.png")
     report_page.write([study], results, ROOT, "", REPORTS / "report.html", results / "report.html")
     audited = pd.DataFrame(columns=list(ledger_page.AUDIT))
-    pages = [
-        ledger_page.page(frame, audited, REPORTS / "ledger.html"),
-        (results / "report.html").read_text(),
-    ]
-    texts = [re.sub("<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL) for page in pages]
+    ledger = ledger_page.page(frame, audited, REPORTS / "ledger.html")
+    texts = [words_of(page) for page in (ledger, (results / "report.html").read_text())]
     for text in (*texts, (results / "tables/tiny.md").read_text()):
         assert not re.search("accurac|percent|points", text, re.IGNORECASE)
     assert "mean squared error (less is better): after the last round" in texts[0]
@@ -86,7 +95,7 @@ def test_the_verdict_of_errors_is_in_percent_of_the_own_constant(errors):
     assert who == "ε = 2: 11 % gain and 89 % lose"
     assert decides == "ε = 2: decided"
     page = verdict_page.text(study, frame, results, REPORTS / "verdict.html", "again")
-    said = re.sub("<style.*?</style>|<[^>]*>", " ", html.unescape(page), flags=re.DOTALL)
+    said = words_of(html.unescape(page))
     assert "A drop of mean squared error counts from 1 % of the own constant's error on" in said
     assert not re.search("accurac|points", said)
 
@@ -110,9 +119,7 @@ def test_a_method_far_worse_than_all_others_does_not_press_their_errors_together
     study, folder = errors
     frame = tidy.stored(study, folder / "results")
     frame.loc[frame["method"] == "fedrep", "personal_own"] += 1000
-    with matplotlib.rc_context(fname=style.SHEET):
-        drawing = Drawing("privacy_utility", "privacy_utility")
-        figure = kinds.draw(study, drawing, folder / "results", folder / "data", frame)
+    figure = drawn(errors, "privacy_utility", frame)
     assert "Arrow: further to the right." in " ".join(figure.get_suptitle().split())
     (axes,) = figure.axes
     (arrow,) = [line for line in axes.lines if line.get_marker() == ">"]
@@ -126,31 +133,22 @@ def test_curves_of_errors_end_above_those_with_a_name(errors):
     table = pd.read_csv(file)
     before = file.read_bytes()
     table.assign(personal_own=1e6).to_csv(file, index=False)
-    with matplotlib.rc_context(fname=style.SHEET):
-        drawing = Drawing("convergence", "convergence", strong=("dp_fedavg", "feddpa"))
-        figure = kinds.draw(study, drawing, folder / "results", folder / "data")
+    figure = drawn(errors, "convergence", strong=("dp_fedavg", "feddpa"))
     file.write_bytes(before)
-    assert "grey: the other methods (cut off above the scale)" in " ".join(
-        figure.get_suptitle().split()
-    )
+    said = " ".join(figure.get_suptitle().split())
+    assert "grey: the other methods (cut off above the scale)" in said
     assert figure.axes[0].get_ylim()[1] < 100
 
 
 def test_the_partition_figure_of_numbers_has_no_classes(errors):
-    study, folder = errors
-    figure = kinds.draw(
-        study, Drawing("partition", "partition"), folder / "results", folder / "data"
-    )
-    (axes,) = figure.axes
+    (axes,) = drawn(errors, "partition").axes
     assert axes.get_xlabel() == "client, sorted by its examples"
     assert sum(patch.get_height() for patch in axes.patches) == 600
 
 
 def test_a_ranking_of_errors_names_the_metric_and_shows_the_digits_that_differ(errors):
     study, folder = errors
-    few = dataclasses.replace(
-        study, rows=tuple(row for row in study.rows if row.cell.method == "fedrep")
-    )
+    few = replace(study, rows=tuple(row for row in study.rows if row.cell.method == "fedrep"))
     lines = [[cell.id, 0, 0.0123 + cell.seed] for cell in few.cells]
     scores = folder / "ranked"
     fake_results.write_csv(scores / "fedrep.csv", "cell,client,personal_validation", lines)
