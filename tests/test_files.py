@@ -5,17 +5,9 @@ import os
 
 import pytest
 
+from pflpipe import files
 from pflpipe.errors import DataError
-from pflpipe.files import (
-    atomic,
-    canonical_json,
-    intact,
-    read_json,
-    with_digest,
-    write_joined,
-    write_json,
-    write_text,
-)
+from pflpipe.files import atomic, intact, read_json, with_digest, write_json, write_text
 
 
 def test_a_reader_of_the_old_file_never_sees_half_of_the_new_one(tmp_path):
@@ -55,7 +47,7 @@ def test_a_temporary_file_has_the_suffix_and_the_file_the_mode_that_the_umask_le
 
 
 def test_json_has_one_spelling_and_comes_back(tmp_path):
-    assert canonical_json({"b": 1, "a": [1.5, None]}) == '{"a":[1.5,null],"b":1}'
+    assert files.canonical_json({"b": 1, "a": [1.5, None]}) == '{"a":[1.5,null],"b":1}'
     write_json(tmp_path / "a.json", {"b": "inf", "a": 1})
     assert read_json(tmp_path / "a.json") == {"a": 1, "b": "inf"}
     with pytest.raises(ValueError, match="not JSON compliant"):
@@ -69,7 +61,7 @@ def test_csvs_are_joined_to_what_would_have_been_written_at_once(tmp_path):
     for part, text in zip(parts, texts, strict=True):
         write_text(part, with_digest(text))
     joined = tmp_path / "joined.csv"
-    write_joined(joined, parts)
+    files.write_joined(joined, parts)
     assert joined.read_text() == with_digest("a,b\n1,x\n2,\n3,y\n")
     assert intact(joined) == joined
     # The name of the column is no digest.
@@ -78,4 +70,4 @@ def test_csvs_are_joined_to_what_would_have_been_written_at_once(tmp_path):
         intact(joined)
     parts[1].write_text(parts[1].read_text().replace("y", "z"))
     with pytest.raises(DataError, match=r"two\.csv is damaged"):
-        write_joined(joined, parts)
+        files.write_joined(joined, parts)

@@ -1,6 +1,8 @@
 """Fisher information from the layers' inputs and slopes is that of one gradient for every example,
 for every network."""
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -32,20 +34,12 @@ def problem(name: str, seed: int = 0) -> tuple[networks.Network, Tree, Tensor, T
     model, shape = NETWORKS[name]
     network = networks.build(model, shape, 10)
     generator = torch.Generator().manual_seed(seed)
+    draw = functools.partial(torch.randn, generator=generator, dtype=torch.float64)
+    begun = network.init(generator, torch.float64)
     params = {
-        key: value
-        + 0.1
-        * torch.randn(
-            value.shape, generator=generator, dtype=torch.float64
-        )  # norms that are not all 1
-        for key, value in network.init(generator, torch.float64).items()
-    }
-    return (
-        network,
-        params,
-        torch.randn(5, *shape, generator=generator, dtype=torch.float64),
-        torch.tensor([0, 3, 9, 1, 1]),
-    )
+        key: value + 0.1 * draw(value.shape) for key, value in begun.items()
+    }  # norms are not all 1
+    return network, params, draw(5, *shape), torch.tensor([0, 3, 9, 1, 1])
 
 
 def likelihoods(network: networks.Network):
@@ -85,33 +79,28 @@ def test_clients_with_models_of_their_own_run_together(name):
     network, first, x, y = problem(name)
     _, second, *_ = problem(name, seed=1)
     both = {key: torch.stack([first[key], second[key]]) for key in first}
-    found = vmap(
-        lambda params, x: fisher(params, schedule(x, y, true_sizes=False), likelihoods(network))
-    )(both, torch.stack([x, -x]))
+
+    def of_client(params: Tree, x: Tensor) -> Tree:
+        return fisher(params, schedule(x, y, true_sizes=False), likelihoods(network))
+
+    found = vmap(of_client)(both, torch.stack([x, -x]))
     for client, (params, images) in enumerate(((first, x), (second, -x))):
         for key, value in by_hand(network, params, images, y).items():
-            torch.testing.assert_close(
-                found[key][client], value, rtol=1e-9, atol=1e-12 * value.max().item()
-            )
+            near = {"rtol": 1e-9, "atol": 1e-12 * value.max().item()}
+            torch.testing.assert_close(found[key][client], value, **near)
 
 
 def test_a_parameter_that_is_not_one_layers_is_refused():
     params = {"w": torch.ones(3), "head.weight": torch.ones(2, 3), "head.bias": torch.zeros(2)}
-    batches = Schedule(
-        torch.ones(4, 3),
-        torch.zeros(4, dtype=torch.int64),
-        torch.arange(4)[None],
-        torch.tensor([4]),
-        (4,),
-    )
+    x, y = torch.ones(4, 3), torch.zeros(4, dtype=torch.int64)
+    batches = Schedule(x, y, torch.arange(4)[None], torch.tensor([4]), (4,))
 
     def unknown(params: Tree, batch: Batch) -> Tensor:
         return F.linear(batch.x * params["w"], params["head.weight"], params["head.bias"])[:, 0]
 
     def twice(params: Tree, batch: Batch) -> Tensor:
-        return F.linear(
-            F.linear(batch.x, params["w"].diag()), params["head.weight"], params["head.bias"]
-        )[:, 0]
+        features = F.linear(batch.x, params["w"].diag())
+        return F.linear(features, params["head.weight"], params["head.bias"])[:, 0]
 
     for network in (unknown, twice):
         with pytest.raises(ValueError, match=r"\['w'\]"):
@@ -121,10 +110,9 @@ def test_a_parameter_that_is_not_one_layers_is_refused():
 def test_an_index_has_the_information_of_its_one_hot_row():
     items, found = torch.tensor([4, 0, 2, 2, 1]), []
     index, one_hot = items.double()[:, None], F.one_hot(items, 5).double()
+    model = cells.Model("embedding", (3,), items=5)
     for x in (index, one_hot):
-        world = simulation(
-            "feddpa", model=cells.Model("embedding", (3,), items=5), shape=tuple(x.shape[1:])
-        )
+        world = simulation("feddpa", model=model, shape=tuple(x.shape[1:]))
         params = world.network.init(torch.Generator().manual_seed(0), torch.float64)
         rows = schedule(x, torch.tensor([0, 2, 1, 1, 0]), true_sizes=True)
         found.append(world.task.fisher(params, rows))

@@ -127,9 +127,8 @@ def test_validate_warns_in_one_line_where_noise_hides_everything(study, monkeypa
     checked, warning = printed(monkeypatch, capsys, "validate")
     assert checked.endswith("ok")
     length = pflpipe.forecast("small")[0]["noise_length"]
-    assert warning.startswith(
-        f"warning: small: dp_fedavg at ε = 2: the noise is about {length:,.0f} "
-    )
+    said = f"warning: small: dp_fedavg at ε = 2: the noise is about {length:,.0f} "
+    assert warning.startswith(said)
 
 
 def test_the_table_has_a_line_for_every_entry_and_says_what_its_columns_are(

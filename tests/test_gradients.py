@@ -12,9 +12,8 @@ CLIENTS, EXAMPLES, P = 4, 5, 3
 
 
 def numbers(*shape: int) -> Tensor:
-    return torch.randn(
-        shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape))
-    )
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, dtype=torch.float64, generator=generator)
 
 
 def bend(point: Tensor, x: Tensor, pull: Tensor) -> Tensor:
@@ -41,11 +40,12 @@ def test_one_function_is_differentiated_in_all_its_points():
 @pytest.mark.parametrize("shared_start", [True, False])
 def test_clients_together_take_the_steps_of_each_alone(shared_start):
     starts, x, pull = numbers(CLIENTS, P), numbers(CLIENTS, 1, P), numbers(P, CLIENTS).T
-    found, values = vmap(train, (None if shared_start else 0, 0, 0))(
-        starts[0] if shared_start else starts, x, pull
-    )
+    if shared_start:
+        starts = starts[:1].expand(CLIENTS, P)
+    begin, place = (starts[0], None) if shared_start else (starts, 0)
+    found, values = vmap(train, (place, 0, 0))(begin, x, pull)
     for client in range(CLIENTS):
-        point = starts[0 if shared_start else client]
+        point = starts[client]
         for _ in range(3):
             value = bend(point, x[client], pull[client])
             point = point - grad(bend)(point, x[client], pull[client])
@@ -57,9 +57,10 @@ def test_gradients_of_every_example_of_every_client():
     points, x = numbers(CLIENTS, P), numbers(CLIENTS, EXAMPLES, P)
 
     def of_client(point: Tensor, rows: Tensor) -> Tensor:
-        return vmap(lambda x: differentiate(lambda w, x: (bend(w, x, point),), [point], x)[0][0])(
-            rows
-        )
+        def of_row(x: Tensor) -> Tensor:
+            return differentiate(lambda w, x: (bend(w, x, point),), [point], x)[0][0]
+
+        return vmap(of_row)(rows)
 
     found = vmap(of_client)(points, x)
     for client in range(CLIENTS):
@@ -96,10 +97,8 @@ def test_a_loop_below_vmap_takes_the_steps_of_each_client_alone(dims):
         [value[0 if dim is None else client] for value, dim in zip(values, dims, strict=True)]
         for client in range(CLIENTS)
     ]
-    stacked = [
-        value[0] if dim is None else value.movedim(0, dim)
-        for value, dim in zip(values, dims, strict=True)
-    ]
+    pairs = zip(values, dims, strict=True)
+    stacked = [value[0] if dim is None else value.movedim(0, dim) for value, dim in pairs]
     found = vmap(descend, dims)(*stacked)
     expected = [train(*each) for each in of_client]
     for both in zip(found, zip(*expected, strict=True), strict=True):

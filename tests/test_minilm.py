@@ -39,11 +39,8 @@ def test_the_network_is_bert_and_the_mean_of_its_tokens():
     keep("embeddings.LayerNorm", first)
     x = first(x)
     for number in range(layers):
-        layer = scattered(
-            nn.TransformerEncoderLayer(
-                width, 12, 40, 0.0, "gelu", layer_norm_eps=1e-12, batch_first=True
-            )
-        )
+        how = {"layer_norm_eps": 1e-12, "batch_first": True}
+        layer = scattered(nn.TransformerEncoderLayer(width, 12, 40, 0.0, "gelu", **how))
         name = f"encoder.layer.{number}"
         rows = layer.self_attn.in_proj_weight.chunk(3), layer.self_attn.in_proj_bias.chunk(3)
         for part, weight, bias in zip(("query", "key", "value"), *rows, strict=True):
@@ -104,14 +101,14 @@ def test_each_row_has_the_principal_components_of_its_items_text(answers, monkey
     np.testing.assert_array_equal(datasets.load_arrays(again).train_images, found.train_images)
 
 
+GAP = [*LINES[:3], " ", *LINES[4:]]
+
+
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
         (LINES[:19], "texts.txt; got '19 lines'; expected at least 20, one for each item"),
-        (
-            [*LINES[:3], " ", *LINES[4:]],
-            "texts.txt: line 4; got 'no text'; expected that of an item",
-        ),
+        (GAP, "texts.txt: line 4; got 'no text'; expected that of an item"),
         (None, r"features.file .*none.txt; got .*; expected a text with one line for each item"),
     ],
 )

@@ -2,11 +2,11 @@
 zero and are tested."""
 
 import csv
-import dataclasses
 import functools
 import json
 import math
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,10 @@ CERTIFIED = Cell(
     method="dp_fedavg",
     seed=1,  # in some rounds only clients without examples are drawn
 )
-OFFICIAL = dataclasses.replace(
+OFFICIAL = replace(
     CERTIFIED,
-    training=dataclasses.replace(CERTIFIED.training, sample_rate=1.0),
-    privacy=dataclasses.replace(CERTIFIED.privacy, epsilon=4.0, noise_multiplier=None),
+    training=replace(CERTIFIED.training, sample_rate=1.0),
+    privacy=replace(CERTIFIED.privacy, epsilon=4.0, noise_multiplier=None),
     method="feddpa",
     profile="paper",
     official_code=True,
@@ -62,9 +62,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     raw = {}
     for part, sizes in (("train", TRAIN), ("test", TEST)):
         users = rng.permutation(np.repeat(np.arange(6), sizes))
-        labels = (users % 2) ^ (
-            rng.random(len(users)) < 0.2
-        )  # not everybody's largest class is the first one
+        # Not everybody's largest class is the first one.
+        labels = (users % 2) ^ (rng.random(len(users)) < 0.2)
         raw |= {f"{part}_users": np.array([f"user {i}" for i in users]), f"{part}_labels": labels}
         raw[f"{part}_images"] = rng.normal(size=(len(users), 3)) + labels[:, None]
     np.savez(place / "own.npz", **raw)
@@ -77,18 +76,10 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         files.write_json(inputs.plan, planned(cell.method, tuple(map(len, split.train))))
         run = results / f"runs/{registry.run_id(cell)}"
         how = {"device": "cpu", "backend": request.param}
-        runs.train(
-            registry.run_cell(cell),
-            inputs,
-            run,
-            place / "checkpoints",
-            checkpoint_seconds=3600,
-            code="",
-            **how,
-        )
-        scores.evaluate_cells(
-            [(cell, inputs, run)], results / f"scores/tiny/{cell.method}.csv", **how
-        )
+        job = registry.run_cell(cell), inputs, run, place / "checkpoints"
+        runs.train(*job, checkpoint_seconds=3600, code="", **how)
+        target = results / f"scores/tiny/{cell.method}.csv"
+        scores.evaluate_cells([(cell, inputs, run)], target, **how)
     return place
 
 
@@ -116,25 +107,17 @@ WHATEVER_TRAINED = pytest.mark.parametrize("folder", ["loop"], indirect=True)
 def test_a_plan_for_all_users_learns_their_number_from_the_partition(folder, tmp_path):
     """Left out, ``clients`` is all of them: the same clients, the same noise multiplier, and a name
     that says so."""
-    everyone = dataclasses.replace(
-        CERTIFIED, partition=dataclasses.replace(CERTIFIED.partition, clients=0)
-    )
+    everyone = replace(CERTIFIED, partition=replace(CERTIFIED.partition, clients=0))
     assert everyone.plan_needs_partition
     assert (everyone.id.split("-")[1], everyone.plan_id.split("-")[1]) == ("naturalxall", "Mall")
     assert everyone.id != CERTIFIED.id
     inputs = runs.Inputs(tmp_path / "plan.json", tmp_path / "split.npz", folder / "data/mine.npz")
-    for script, words in (
-        ("partition", ["--data", inputs.data, "--target", inputs.partition]),
-        ("plan", ["--partition", inputs.partition, "--out", inputs.plan]),
+    for script, asked, *words in (
+        ("partition", partition_request, "--data", inputs.data, "--target", inputs.partition),
+        ("plan", plan_request, "--partition", inputs.partition, "--out", inputs.plan),
     ):
-        request = {"partition": partition_request, "plan": plan_request}[script](everyone)
-        program = [
-            warm.interpreter(),
-            str(ROOT / f"workflow/scripts/{script}.py"),
-            "--cell",
-            request,
-        ]
-        subprocess.run([*program, *words], check=True)
+        program = [warm.interpreter(), ROOT / f"workflow/scripts/{script}.py"]
+        subprocess.run([*program, "--cell", asked(everyone), *words], check=True)
     assert files.read_json(inputs.plan) == planned("dp_fedavg", tuple(HOLD))
     world = runs.simulate(everyone, inputs, device="cpu", backend="vmap")
     assert world.plan.clients == len(world.split.train) == 6
@@ -147,19 +130,12 @@ def test_a_round_of_nobody_with_examples_is_a_round_like_any_other(folder):
     assert silent
     assert len(silent) < len(drawn)
     for row in silent:
-        assert (
-            float(row["update_norm_max"]),
-            float(row["signal_norm"]),
-            row["nonfinite_uploads"],
-        ) == (0, 0, "0")
+        assert float(row["update_norm_max"]) == float(row["signal_norm"]) == 0
+        assert row["nonfinite_uploads"] == "0"
         assert float(row["noise_norm"]) > 0
     for cell in STUDY.cells:
-        assert (
-            files.read_json(folder / f"results/runs/{registry.run_id(cell)}/run.json")[
-                "diagnostics"
-            ]["diverged_round"]
-            is None
-        )
+        run = files.read_json(folder / f"results/runs/{registry.run_id(cell)}/run.json")
+        assert run["diagnostics"]["diverged_round"] is None
 
 
 @pytest.mark.slow
@@ -189,6 +165,7 @@ def test_a_user_without_examples_has_the_released_model_of_a_method_without_a_st
 def test_people_with_test_rows_alone_are_new_and_every_mean_says_over_how_many_it_is(folder):
     frame = tidy.tidy(STUDY, folder / "results")
     counts = {"personal_own": 2, "global_own": 2, "personal_new": 2, "global_new": 2}
+    counts |= {"personal_common": 3, "global_common": 6}
     for _, line in frame.iterrows():
         rows = records(folder / f"results/scores/tiny/{line['method']}.csv")
         own, new = (
@@ -196,10 +173,7 @@ def test_people_with_test_rows_alone_are_new_and_every_mean_says_over_how_many_i
             for name in ("personal_own", "personal_new")
         )
         assert (len(own), len(new)) == (2, 2)
-        assert json.loads(line["clients_evaluated"]) == counts | {
-            "personal_common": 3,
-            "global_common": 6,
-        }
+        assert json.loads(line["clients_evaluated"]) == counts
         assert line["personal_own"] == pytest.approx(np.mean(own))
         assert line["personal_new"] == pytest.approx(np.mean(new))
         assert line["personal_own_worst_decile"] == pytest.approx(min(own))

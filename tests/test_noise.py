@@ -64,12 +64,8 @@ def test_numbers_beyond_the_seam_have_the_law_of_the_normal_tail():
     assert expected.min() > 10
     found = np.histogram(values, edges)[0]
     assert stats.chi2.sf(((found - expected) ** 2 / expected).sum(), len(expected) - 1) > RAREST
-    assert (
-        stats.binomtest(
-            int((values > 6).sum()), count, stats.norm.sf(6) / stats.norm.sf(FAR)
-        ).pvalue
-        > RAREST
-    )
+    beyond = int((values > 6).sum())
+    assert stats.binomtest(beyond, count, stats.norm.sf(6) / stats.norm.sf(FAR)).pvalue > RAREST
 
 
 @pytest.mark.parametrize("restart", [0.1, 1.0, 3.0])
@@ -97,11 +93,8 @@ class Stub:
 
 def test_an_exponential_number_has_no_largest_value():
     for times in (1, 5, 50):
-        beyond = [RESTART + 1] * times
-        assert (
-            exponential(Stub(exponentials=[*beyond, 0.25]), (3,)).tolist()
-            == [times * RESTART + 0.25] * 3
-        )
+        source = Stub(exponentials=[*[RESTART + 1] * times, 0.25])
+        assert exponential(source, (3,)).tolist() == [times * RESTART + 0.25] * 3
 
 
 def test_only_numbers_beyond_the_restart_are_drawn_again():
