@@ -78,34 +78,27 @@ class WiderModel(Model):
     """of the hidden layers"""
 
 
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        (Model("mlp", (8, 4)), "mlp-8-4"),
-        (Model("cnn_femnist", relu_everywhere=True), "cnn_femnist-relu"),
-    ],
-)
-def test_a_model_is_named_by_what_is_not_its_default(model, name):
+def cell(model: Model) -> Cell:
     training = Training(1, 1, 0, "sgd", 0.1)
-    cell = Cell("digits", Partition("iid", 2), model, training, Privacy(), "fedavg")
-    assert settings.model_name(cell) == name
+    return Cell("digits", Partition("iid", 2), model, training, Privacy(), "fedavg")
+
+
+def test_a_model_is_named_by_what_is_not_its_default():
+    assert settings.model_name(cell(Model("mlp", (8, 4)))) == "mlp-8-4"
+    wide = Model("cnn_femnist", relu_everywhere=True)
+    assert settings.model_name(cell(wide)) == "cnn_femnist-relu"
 
 
 def test_an_option_with_a_default_needs_no_other_file():
     assert options.schema(WiderModel)["properties"]["dropout"]["default"] == 0.0
-    training = Training(1, 1, 0, "sgd", 0.1)
-    rows = []
-    for dropout in (0.0, 0.5):
-        model = options.build(WiderModel, {"name": "mlp", "hidden": [4], "dropout": dropout})
-        cell = Cell("digits", Partition("iid", 2), model, training, Privacy(), "fedavg")
-        rows.append(Row(cell))
-    plain = Cell("digits", Partition("iid", 2), Model("mlp", (4,)), training, Privacy(), "fedavg")
+    blocks = ({"name": "mlp", "hidden": [4], "dropout": dropout} for dropout in (0.0, 0.5))
+    rows = [Row(cell(options.build(WiderModel, block))) for block in blocks]
+    plain = cell(Model("mlp", (4,)))
     assert rows[0].cell.id == plain.id, "nothing is renamed"
     assert rows[1].cell.id != plain.id
     (facet,) = {tuple(s.facet) for s in settings.layout(Study("s", "", "", tuple(rows))).settings}
     assert facet == ("model",)
     assert settings.model_name(rows[1].cell) == "mlp-4-dropout 0.5"
-    with pytest.raises(
-        ConfigError, match=r"model\.dropout; got 1\.0; expected a number >= 0 and < 1"
-    ):
+    line = r"model\.dropout; got 1\.0; expected a number >= 0 and < 1"
+    with pytest.raises(ConfigError, match=line):
         options.check(WiderModel("mlp", (4,), dropout=1.0), "model")
