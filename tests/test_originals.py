@@ -10,31 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import tabled
+
 ROOT = Path(__file__).resolve().parent.parent
-SAM = """
-import a_package_that_is_not_installed
-
-class SAM(torch.optim.Optimizer):
-    def __init__(self, params, base, rho, adaptive, **settings):
-        super().__init__(list(params), {})
-        self.base, self.rho = base(self.param_groups[0]["params"], **settings), rho
-
-    @torch.no_grad()
-    def first_step(self, zero_grad):
-        self.own = [p.clone() for p in self.param_groups[0]["params"]]
-        slopes = [p.grad.clone() for p in self.param_groups[0]["params"]]
-        length = sum(((p * g) ** 2).sum() for p, g in zip(self.own, slopes)).sqrt() + 1e-12
-        for p, g in zip(self.param_groups[0]["params"], slopes):
-            p += self.rho * p**2 * g / length
-        self.zero_grad()
-
-    @torch.no_grad()
-    def second_step(self, zero_grad):
-        for p, own in zip(self.param_groups[0]["params"], self.own):
-            p.copy_(own)
-        self.base.step()
-        self.zero_grad()
-"""
+SAM = tabled.table("test_originals")["SAM"]
 
 
 @pytest.fixture
