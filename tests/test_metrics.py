@@ -1,8 +1,8 @@
 """A metric is one declaration: its numbers, its file, what it changes and what it does not."""
 
-import dataclasses
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -32,15 +32,7 @@ from simulations import CLASSES, simulation, with_states
 TABLES = tabled.table("test_metrics")
 
 ALL = {name: metric.of for name, metric in BUILT_IN.items()}
-FILE = """
-import numpy as np
-from pflpipe import Metric
-
-def gap(probabilities, labels):
-    return probabilities.max(1).mean() - (probabilities.argmax(1) == labels).mean()
-
-calibration = Metric("calibration gap", gap, higher_is_better=False, average=np.median)
-"""
+FILE = TABLES["FILE"]
 
 
 def rows(count: int, classes: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,30 +56,26 @@ def test_numbers_are_those_of_scikit_learn(count, classes, seed):
     here = np.unique(labels)
     found = {name: metric.of(probabilities, labels) for name, metric in BUILT_IN.items()}
     del found["calibration_error"]  # scikit-learn has none
-    areas = [
-        sklearn.roc_auc_score(labels == label, probabilities[:, label])
-        for label in here
-        if len(here) > 1
-    ]
-    assert found == pytest.approx(
-        {
-            "accuracy": 100 * sklearn.accuracy_score(labels, guess),
-            "balanced_accuracy": 100
-            * sklearn.recall_score(labels, guess, labels=here, average="macro"),
-            "macro_f1": 100 * sklearn.f1_score(labels, guess, average="macro"),
-            "auc": 100 * np.mean(areas) if areas else math.nan,
-            "log_loss": sklearn.log_loss(labels, probabilities, labels=range(classes)),
-            "mean_absolute_error": sklearn.mean_absolute_error(one_hot, probabilities),
-            "mean_squared_error": sklearn.mean_squared_error(one_hot, probabilities),
-        },
-        nan_ok=True,
-    )
+    area = math.nan
+    if len(here) > 1:
+        one = [sklearn.roc_auc_score(labels == y, probabilities[:, y]) for y in here]
+        area = 100 * np.mean(one)
+    recall = sklearn.recall_score(labels, guess, labels=here, average="macro")
+    expected = {
+        "accuracy": 100 * sklearn.accuracy_score(labels, guess),
+        "balanced_accuracy": 100 * recall,
+        "macro_f1": 100 * sklearn.f1_score(labels, guess, average="macro"),
+        "auc": area,
+        "log_loss": sklearn.log_loss(labels, probabilities, labels=range(classes)),
+        "mean_absolute_error": sklearn.mean_absolute_error(one_hot, probabilities),
+        "mean_squared_error": sklearn.mean_squared_error(one_hot, probabilities),
+    }
+    assert found == pytest.approx(expected, nan_ok=True)
     if len(here) == classes > 2:
         whole = sklearn.roc_auc_score(labels, probabilities, multi_class="ovr")
+        balanced = sklearn.balanced_accuracy_score(labels, guess)
         assert found["auc"] == pytest.approx(100 * whole)
-        assert found["balanced_accuracy"] == pytest.approx(
-            100 * sklearn.balanced_accuracy_score(labels, guess)
-        )
+        assert found["balanced_accuracy"] == pytest.approx(100 * balanced)
 
 
 def test_the_error_of_means_leaves_every_row_out_of_its_own():
@@ -127,16 +115,13 @@ def test_calibration_error_is_the_sum_over_fifteen_bins():
 def test_every_client_has_the_metrics_of_its_own_rows_and_models(backend, held_out):
     world = simulation("dp_fedavg", backend=backend)
     validation = [np.arange(size) % len(world.train.y) for size in held_out]
-    world = dataclasses.replace(
-        world, split=dataclasses.replace(world.split, validation=validation)
-    )
+    world = replace(world, split=replace(world.split, validation=validation))
     progress = rounds.run(world, rounds.start(world))
     plain = accuracies(world, progress)
     found = accuracies(world, progress, measures=ALL)
     for client, row in enumerate(found):
-        assert {name: row[name] for name in plain[client]} == pytest.approx(
-            plain[client], nan_ok=True
-        )
+        known = {name: row[name] for name in plain[client]}
+        assert known == pytest.approx(plain[client], nan_ok=True)
         train = world.train.schedule(world.work(client, progress.round)["train"])
         personal = world.task.minimize(progress.params, train, world.task.loss)[0]
         for model, params in (("personal", personal), ("global", progress.params)):
@@ -158,21 +143,20 @@ def test_every_client_has_the_metrics_of_its_own_rows_and_models(backend, held_o
 def test_a_search_learns_metrics_of_validation_rows_alone():
     world = simulation("dp_fedavg")
     progress = rounds.run(world, rounds.start(world))
-    unreadable = dataclasses.replace(world, test=None)  # any look at it raises
+    unreadable = replace(world, test=None)  # any look at it raises
     for row in accuracies(unreadable, progress, validation_only=True, measures=ALL):
-        assert {name.rpartition("_")[2] for name in row.keys() - {"client", "train_size"}} == {
-            "validation"
-        }
+        measured = row.keys() - {"client", "train_size"}
+        assert {name.rpartition("_")[2] for name in measured} == {"validation"}
 
 
 def test_new_clients_have_the_metrics_too():
     world = simulation("dp_fedavg")
-    world = dataclasses.replace(world, split=dataclasses.replace(world.split, new=world.split))
+    world = replace(world, split=replace(world.split, new=world.split))
     progress = rounds.run(world, rounds.start(world))
     for row in accuracies_of_new(world, progress, ALL):
         assert math.isfinite(row["log_loss_personal_new"])
         assert math.isfinite(row["macro_f1_global_new"])
-    world = dataclasses.replace(world, has_global_model=False)
+    world = replace(world, has_global_model=False)
     for row in accuracies_of_new(world, progress, ALL):
         assert math.isnan(row["macro_f1_global_new"])
 
@@ -204,15 +188,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def write_study(**search: object) -> None:
     values = {"hyperparameters.tau": [0.1, 0.4]}
-    malformed.write(
-        Path("studies/good.yaml"),
-        malformed.STUDY
-        | {
-            "metrics": ["macro_f1", "mine.py:calibration"],
-            "search": {"seeds": [100], "validation_fraction": 0.2, **search},
-            "methods": [{"name": "fedavg"}, {"name": "feddpa", "search": values}],
-        },
-    )
+    changes = {
+        "metrics": ["macro_f1", "mine.py:calibration"],
+        "search": {"seeds": [100], "validation_fraction": 0.2, **search},
+        "methods": [{"name": "fedavg"}, {"name": "feddpa", "search": values}],
+    }
+    malformed.write(Path("studies/good.yaml"), malformed.STUDY | changes)
 
 
 def test_a_study_has_the_metrics_that_it_names_and_accuracy(folder):
@@ -311,7 +292,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     """A study with log loss, whose numbers are those of accuracy."""
     plain = fake_results.study("lossy", epsilons=(8.0,), methods=("local_only", "fedavg"))
     named = {name: BUILT_IN[name] for name in ("accuracy", "log_loss")}
-    lossy = dataclasses.replace(plain, metrics=named)
+    lossy = replace(plain, metrics=named)
     return lossy, fake_results.write(lossy, tmp_path_factory.mktemp("reported"))
 
 
@@ -330,7 +311,7 @@ def test_a_table_has_the_metrics_of_its_study_and_all_csv_those_of_all_studies(r
     assert list(joined["study"]) == ["tiny"] * 3 + ["lossy"] * 6
     assert joined[columns].isna().all(axis=1).tolist() == [True] * 3 + [False] * 6
     with pytest.raises(DataError, match="another version of the study"):
-        tidy.stored(dataclasses.replace(lossy, metrics=plain.metrics), results)
+        tidy.stored(replace(lossy, metrics=plain.metrics), results)
 
 
 def test_of_a_loss_the_least_is_bold_and_comes_first(reported):
