@@ -1,8 +1,6 @@
 """Heads solved exactly: equal to scikit-learn's and to a NumPy program, one client at a time, in
 all methods that have a head phase."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -36,7 +34,11 @@ def solved(solver, z, y, classes=3, penalty=0.02):
     return found["head.weight"], found["head.bias"]
 
 
-@pytest.mark.parametrize("penalty", [1e-3, 0.02, 1.0])
+PENALTIES = pytest.mark.parametrize("penalty", [1e-3, 0.02, 1.0])
+SOLVERS = pytest.mark.parametrize("solver", heads.EXACT)
+
+
+@PENALTIES
 def test_ridge_is_that_of_scikit_learn_on_one_hot_targets(penalty):
     z, y = examples()
     known = Ridge(alpha=len(z) * penalty).fit(z.numpy(), np.eye(3)[y.numpy()])
@@ -45,7 +47,7 @@ def test_ridge_is_that_of_scikit_learn_on_one_hot_targets(penalty):
     np.testing.assert_allclose(bias.numpy(), known.intercept_, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("penalty", [1e-3, 0.02, 1.0])
+@PENALTIES
 def test_newton_is_logistic_regression_of_scikit_learn(penalty):
     z, y = examples()
     known = LogisticRegression(C=1 / (len(z) * penalty), tol=1e-10, max_iter=10_000)
@@ -66,7 +68,7 @@ def test_newton_ends_where_the_gradient_vanishes(classes):
     np.testing.assert_allclose(slope["head.bias"], 0, atol=1e-12)
 
 
-@pytest.mark.parametrize("solver", heads.EXACT)
+@SOLVERS
 def test_rows_of_padding_count_for_nothing(solver):
     z, y = examples(20)
     wide, labels = torch.cat([z, z[:1] * torch.nan]), torch.cat([y, y[:1]])
@@ -75,7 +77,7 @@ def test_rows_of_padding_count_for_nothing(solver):
         torch.testing.assert_close(value, expected, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("solver", heads.EXACT)
+@SOLVERS
 @pytest.mark.parametrize("features", [4, 16, 32])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_client_has_the_same_bits_at_every_place_and_beside_anybody(solver, features, classes):
@@ -95,7 +97,7 @@ def test_a_client_has_the_same_bits_at_every_place_and_beside_anybody(solver, fe
         assert_equal(other, seen[0], 0)
 
 
-@pytest.mark.parametrize("solver", heads.EXACT)
+@SOLVERS
 def test_a_single_row_and_a_single_class_give_that_class(solver):
     z, _ = examples(5)
     for rows in (z, z[:1]):
@@ -105,7 +107,7 @@ def test_a_single_row_and_a_single_class_give_that_class(solver):
         assert ((rows @ weight.T + bias).argmax(1) == 1).all()
 
 
-@pytest.mark.parametrize("solver", heads.EXACT)
+@SOLVERS
 @pytest.mark.parametrize("sick", [torch.nan, torch.inf])
 def test_a_client_whose_features_are_not_finite_has_no_head(solver, sick):
     z, y = examples()
@@ -192,17 +194,11 @@ def test_the_exact_heads_of_dp_fedavg_fb_leave_its_training_as_it_is(backend):
 
 
 def test_a_solver_of_before_gives_a_cell_the_id_of_before():
-    cell = cells.Cell(
-        "digits",
-        cells.Partition("iid", 10),
-        cells.Model("mlp", (4,)),
-        cells.Training(10, 1, 0, "sgd", 0.1),
-        cells.Privacy("gaussian", 2.0, None, 1e-3, 1.0),
-        "fedrep",
-        {"head_lr": 0.1},
-    )
-    ids = [
-        dataclasses.replace(cell, hyperparameters=cell.hyperparameters | choice).id
+    training = cells.Training(10, 1, 0, "sgd", 0.1)
+    blocks = cells.Partition("iid", 10), cells.Model("mlp", (4,)), training
+    budget = cells.Privacy("gaussian", 2.0, None, 1e-3, 1.0)
+    plain, same, other = (
+        cells.Cell("digits", *blocks, budget, "fedrep", {"head_lr": 0.1} | choice).id
         for choice in ({}, {"head_solver": "sgd"}, {"head_solver": "ridge"})
-    ]
-    assert ids[0] == ids[1] != ids[2]
+    )
+    assert plain == same != other
