@@ -24,17 +24,8 @@ TABLES = tabled.table("test_house")
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "pflpipe"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PIPELINE_LIBRARIES = (
-    "snakemake",
-    "mlflow",
-    "opacus",
-    "pandas",
-    "dp_accounting",
-    "matplotlib",
-    "safetensors",
-    "sklearn",
-    "torchvision",
-)
+PIPELINE_LIBRARIES = {"snakemake", "mlflow", "opacus", "pandas", "dp_accounting", "matplotlib"}
+PIPELINE_LIBRARIES |= {"safetensors", "sklearn", "torchvision", "yaml", "jsonschema"}
 
 
 def committed_files() -> list[Path]:
@@ -45,9 +36,8 @@ def committed_files() -> list[Path]:
         listed = called(*command).stdout.splitlines()
         return [ROOT / name for name in listed if (ROOT / name).is_file()]
     folders = ("src", "tests", "workflow", "studies", "profiles", "envs", "docs", "tools")
-    return [p for folder in folders for p in (ROOT / folder).rglob("*") if p.is_file()] + [
-        p for p in ROOT.iterdir() if p.is_file()
-    ]
+    inside = (path for folder in folders for path in (ROOT / folder).rglob("*"))
+    return [path for path in (*inside, *ROOT.iterdir()) if path.is_file()]
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -88,9 +78,8 @@ def project() -> dict:
 
 def requirements(*extras: str) -> list[str]:
     """What pyproject.toml asks for, with these extras, besides the package itself."""
-    asked, named = project(), []
-    for extra in extras:
-        named += asked["optional-dependencies"][extra]
+    asked = project()
+    named = [one for extra in extras for one in asked["optional-dependencies"][extra]]
     return [*asked["dependencies"], *(one for one in named if not one.startswith("pflpipe["))]
 
 
@@ -131,9 +120,8 @@ def test_no_file_names_a_path_or_a_host_of_the_machine_it_was_written_on():
 def test_lock_file_names_no_package_index():
     text = (ROOT / "requirements.lock").read_text()
     assert "://" not in text
-    assert not re.search(r"^\s*-", text, re.MULTILINE), (
-        "options such as --index-url belong to the user's own configuration"
-    )
+    # Options such as --index-url belong to the user's own configuration.
+    assert not re.search(r"^\s*-", text, re.MULTILINE)
 
 
 def test_lock_file_pins_everything_that_pyproject_names():
@@ -144,9 +132,8 @@ def test_lock_file_pins_everything_that_pyproject_names():
 
 
 def test_conda_environment_asks_for_what_pyproject_names():
-    asked = re.findall(
-        r"^ +- ([\w-]+>=\S+)$", (ROOT / "envs" / "pflpipe.yaml").read_text(), re.MULTILINE
-    )
+    text = (ROOT / "envs" / "pflpipe.yaml").read_text()
+    asked = re.findall(r"^ +- ([\w-]+>=\S+)$", text, re.MULTILINE)
     assert sorted(asked) == sorted(requirements("engine", "all"))
 
 
@@ -168,7 +155,7 @@ def test_imports_pull_in_no_pipeline_library():
     program = "".join(f"import pflpipe.{module}\n" for module in modules)
     printed = called(sys.executable, "-c", f"import sys\n{program}print(*sys.modules)").stdout
     loaded = {name.split(".")[0] for name in printed.split()}
-    assert loaded & {*PIPELINE_LIBRARIES, "yaml", "jsonschema"} == set()
+    assert loaded & PIPELINE_LIBRARIES == set()
 
 
 def test_import_of_the_package_does_not_even_load_torch():
@@ -185,10 +172,8 @@ def test_methods_draw_no_random_number():
 
 def test_files_of_tensors_and_arrays_are_read_without_running_what_they_hold():
     """ruff has no rule for this. NumPy refuses pickles unless it is told otherwise."""
-    known = {
-        "torch.load": ("weights_only", "True", ""),
-        "np.load": ("allow_pickle", "False", "False"),
-    }
+    known = {"torch.load": ("weights_only", "True", "")}
+    known |= {"np.load": ("allow_pickle", "False", "False")}
     wrong, seen = [], set()
     for path in [*MODULES, *(ROOT / "tools").rglob("*.py"), *(ROOT / "workflow").rglob("*.py")]:
         for node in ast.walk(parsed(path)):
@@ -205,28 +190,16 @@ def test_files_of_tensors_and_arrays_are_read_without_running_what_they_hold():
 
 def test_every_make_target_named_in_the_documents_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    documents = [
-        ROOT / "README.md",
-        ROOT / ".github/CONTRIBUTING.md",
-        *(ROOT / "docs").rglob("*.md"),
-        ROOT / ".ci" / "run",
-    ]
-    named = {
-        word
-        for path in documents
-        for command in re.findall(
-            r"(?:^|`|exec timeout [^\n]*)make ((?:[a-z-]+ ?)+)", path.read_text(), re.MULTILINE
-        )
-        for word in command.split()
-    }
+    files = [ROOT / name for name in ("README.md", ".github/CONTRIBUTING.md", ".ci/run")]
+    text = "\n".join(path.read_text() for path in (*files, *(ROOT / "docs").rglob("*.md")))
+    command = r"(?:^|`|exec timeout [^\n]*)make ((?:[a-z-]+ ?)+)"
+    named = set(" ".join(re.findall(command, text, re.MULTILINE)).split())
     assert named - targets == set()
     assert {"install", "quickstart", "test", "lint", "format", "docs", "bench"} <= targets
 
 
 def test_help_lists_every_target_with_a_sentence():
-    shown = subprocess.run(
-        ["make", "--no-print-directory"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    shown = called("make", "--no-print-directory", folder=ROOT).stdout
     phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert phony
     for target in phony[1].split():
@@ -235,12 +208,11 @@ def test_help_lists_every_target_with_a_sentence():
 
 def test_links_between_documents_lead_somewhere():
     documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    link = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
     broken = [
         (path.name, target)
         for path in documents
-        for target in re.findall(
-            r"\]\((?!https?://|#|mailto:)([^)#\s]+)", path.read_text(encoding="utf-8")
-        )
+        for target in link.findall(path.read_text(encoding="utf-8"))
         if not (path.parent / target).exists()
     ]
     assert broken == []
@@ -252,16 +224,16 @@ def test_what_cites_and_describes_the_package_agrees():
     assert version
     cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     meta = json.loads((ROOT / "codemeta.json").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    known = project()
     assert version[1] == cited["version"] == meta["version"]
-    text = project["description"]
+    text = known["description"]
     assert meta["description"] == text
-    assert cited["title"] == f"{project['name']}: {text[0].lower()}{text[1:]}"
-    assert meta["license"].rpartition("/")[2] == cited["license"] == project["license"]
+    assert cited["title"] == f"{known['name']}: {text[0].lower()}{text[1:]}"
+    assert meta["license"].rpartition("/")[2] == cited["license"] == known["license"]
     assert [one["name"] for one in meta["author"]] == [one["name"] for one in cited["authors"]]
     assert meta["keywords"] == cited["keywords"]
-    assert meta["runtimePlatform"] == f"Python {project['requires-python']}"
-    assert meta["softwareRequirements"] == project["dependencies"]
+    assert meta["runtimePlatform"] == f"Python {known['requires-python']}"
+    assert meta["softwareRequirements"] == known["dependencies"]
     assert (ROOT / meta["readme"]).is_file()
     assert (ROOT / meta["softwareHelp"]).is_file()
     assert "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text()
