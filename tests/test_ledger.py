@@ -173,22 +173,17 @@ def test_data_size_weights_reduce_the_multiplier_as_computed_by_hand():
     assert equal.noise_multiplier_effective == pytest.approx(5.0)
 
 
-def test_noise_of_messages_protects_nobody_whose_cohort_is_secret():
-    plan = replace(FEMNIST, clients=10, sample_rate=0.1, noise_multiplier=8.0)
-    for departure in ("noise_per_participant", "noise_not_divided", "data_size_weights"):
-        found = entry(plan, [departure], np.arange(1, 11))
-        assert {getattr(found, name) for name in EPSILONS} == {math.inf}
-        assert any("0.039 a round" in warning for warning in found.warnings)  # 0.1 * 0.9^9
-        everybody = replace(plan, sample_rate=1.0)
-        assert entry(everybody, [departure], np.arange(1, 11)).epsilon_central < math.inf
-
-
-@pytest.mark.parametrize("rate", [0.5, 0.75, 0.99])
-def test_nor_where_more_than_half_of_the_clients_are_drawn(rate):
+@pytest.mark.parametrize(("clients", "rate"), [(10, 0.1), (4, 0.5), (4, 0.75), (4, 0.99)])
+def test_noise_of_messages_protects_nobody_whose_cohort_is_secret(clients, rate):
     """At any rate below 1 a client drawn alone is the difference between noise and nothing."""
-    plan = replace(FEMNIST, clients=4, sample_rate=rate, noise_multiplier=8.0)
+    plan = replace(FEMNIST, clients=clients, sample_rate=rate, noise_multiplier=8.0)
+    sizes, alone = np.arange(1, clients + 1), rate * (1 - rate) ** (clients - 1)
     for departure in ("noise_per_participant", "noise_not_divided", "data_size_weights"):
-        assert entry(plan, [departure], np.arange(1, 5)).epsilon_central == math.inf
+        found = entry(plan, [departure], sizes)
+        assert {getattr(found, name) for name in EPSILONS} == {math.inf}
+        assert any(f"{alone:.2g} a round" in warning for warning in found.warnings)
+        everybody = replace(plan, sample_rate=1.0)
+        assert entry(everybody, [departure], sizes).epsilon_central < math.inf
 
 
 def test_a_public_draw_in_which_nobody_holds_examples_releases_nothing():
