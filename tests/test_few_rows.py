@@ -1,15 +1,15 @@
 """Clients without rows, with one row, and with rows of one class take part in every method with
 every kind of network: they end no run, and who has no rows sends zeros."""
 
-import dataclasses
 import functools
 import math
-from types import MappingProxyType
+from dataclasses import replace
 
 import pytest
 import torch
 
-from pflpipe import cells
+import tabled
+from pflpipe import cells, options
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, losses, networks
 from pflpipe.learning.architectures import ResNet
@@ -20,6 +20,8 @@ from pflpipe.simulation import clients
 from pflpipe.simulation.clients import Examples
 from simulations import assert_equal, open_plan, personal_models, plan, simulation, spied
 
+TABLES = tabled.table("test_few_rows")
+
 EMPTY, ONE_CLASS = 1, 3
 SIZES = (5, 0, 1, 4)
 """Rows of each client: a usual one, EMPTY, one with a single row, and ONE_CLASS. In steps of 4 rows
@@ -27,59 +29,13 @@ the usual one also has a step of a single row."""
 CLASSES = 3
 
 Model = cells.Model
-NETWORKS = MappingProxyType(
-    {
-        "mlp": (Model("mlp", (4,)), (5,)),
-        "linear": (Model("linear"), (5,)),
-        "embedding of an index": (Model("embedding", (4,), items=6), (1,)),
-        "embedding of one-hot rows": (Model("embedding", (4,), items=6), (6,)),
-        "gru of sequences": (Model("gru", (3,)), (2, 2)),
-        "gru of tokens": (Model("gru", (2, 3), items=6), (2,)),
-        "cnn_femnist": (Model("cnn_femnist"), (16, 16, 1)),
-        "cnn_svhn": (Model("cnn_svhn"), (16, 16, 3)),
-        "cnn_cifar": (Model("cnn_cifar"), (16, 16, 3)),
-        "cnn_centaur": (Model("cnn_centaur"), (16, 16, 3)),
-        "resnet20": (Model("resnet20", shortcut="padding"), (8, 8, 1)),
-        "resnet18": (Model("resnet18"), (8, 8, 3)),
-        "resnet20 with BatchNorm": (Model("resnet20", normalisation="batch"), (8, 8, 1)),
-        "resnet18 with BatchNorm": (Model("resnet18", normalisation="batch"), (8, 8, 3)),
-        "own attention": (Model("net.py:Attention"), (2, 3)),
-        "own recurrent layer": (Model("net.py:Recurrent"), (2, 3)),
-    }
-)
+NETWORKS = {
+    name: (options.build(Model, model), tuple(shape))
+    for name, (model, shape) in TABLES["NETWORKS"].items()
+}
 """Name -> a network of every kind, and the shape of an example."""
 PIXELS = {"cnn_femnist": 36, "cnn_svhn": 36, "cnn_cifar": 4, "cnn_centaur": 1}
 """Network with convolutions -> pixels of 16 x 16 that are left before its linear layers."""
-
-OWN = """
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, image_shape, classes):
-        super().__init__()
-        self.layer, self.head = self.body(), nn.Linear(6, classes)
-
-    def forward(self, x):  # [B, C, T]
-        z = self.run(x.transpose(1, 2))
-        return self.head(z.reshape(len(z), -1))  # what no batch of 0 rows survives
-
-
-class Attention(Net):
-    def body(self):
-        return nn.MultiheadAttention(3, 1, dropout=0.3, batch_first=True)
-
-    def run(self, x):
-        return self.layer(x, x, x)[0]
-
-
-class Recurrent(Net):
-    def body(self):
-        return nn.LSTM(3, 3, batch_first=True)
-
-    def run(self, x):
-        return self.layer(x)[0]
-"""
 
 
 def narrow(network: Network, pixels: int) -> Network:
@@ -91,7 +47,7 @@ def narrow(network: Network, pixels: int) -> Network:
         if inputs:
             inputs[0] = {"conv1.weight": inputs[0], "fc1.weight": 2 * pixels}.get(name, 2)
         found[name] = (out, *inputs)
-    return dataclasses.replace(network, shapes=found)
+    return replace(network, shapes=found)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +59,7 @@ def small(tmp_path_factory, monkeypatch):
     monkeypatch.setattr(clients, "MOST_ROWS", clients.LEAST_ROWS)
     folder = tmp_path_factory.getbasetemp() / "few_rows"  # one, so that the file is run once
     folder.mkdir(exist_ok=True)
-    (folder / "net.py").write_text(OWN)
+    (folder / "net.py").write_text(TABLES["OWN"])
     monkeypatch.chdir(folder)
 
 
@@ -145,7 +101,7 @@ def few(method, network, backend, hyperparameters=None, *, loss="cross_entropy",
     y = y.double() if kind.numbers else y.clamp(max=1 if kind.one_logit else classes(method) - 1)
     outputs = 1 if kind.numbers or kind.one_logit else classes(method)
     changed = {"network": built(model, shape, outputs), "train": Examples(world.train.x, y)}
-    return dataclasses.replace(world, **changed)
+    return replace(world, **changed)
 
 
 @functools.cache
@@ -256,4 +212,4 @@ def test_every_method_trains_as_published(method, official):
     steps = frozenset(registry.departures(method, "paper", official))
     network = usual(method)
     for backend in backends(network):
-        messages(dataclasses.replace(few(method, network, backend), departures=steps))
+        messages(replace(few(method, network, backend), departures=steps))
