@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import malformed
+import tabled
 import test_workflow
 
 USERS, EACH = 4, 15
@@ -19,19 +20,7 @@ LETTERS = [*"abcde"]
 OF_TEXT = {"tokens": "characters", "vocabulary": LETTERS, "length": 3}
 NETWORK = {"name": "mlp", "hidden": [4]}
 GRU = {"name": "gru", "hidden": [3, 4], "items": 7}
-CLIENTS = """
-import torch
-def load():
-    return [torch.utils.data.TensorDataset(torch.rand(15, 3), torch.arange(15) % 2)] * 4
-"""
-LOSS = """
-import torch
-from pflpipe import Loss
-def of(outputs, labels):
-    each = torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
-    return (1 - torch.exp(-each)) * each
-focal = Loss(of)
-"""
+TABLES = tabled.table("test_formats")
 
 Case = tuple[Any, dict[str, Any], str]
 """Source, what differs in the study, and the heading of the table's first metric."""
@@ -65,8 +54,8 @@ def sources() -> dict[str, Case]:
         folder = Path("pictures") / user / ["cat", "dog"][kind]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((5, 5), place, np.uint8)).save(folder / f"{place}.png")
-    Path("clients.py").write_text(CLIENTS)
-    Path("my_loss.py").write_text(LOSS)
+    Path("clients.py").write_text(TABLES["CLIENTS"])
+    Path("my_loss.py").write_text(TABLES["LOSS"])
     rows = {"file": "rows.csv", "user": "person", "label": "y", "classes": 2, "features": ["x"]}
     number = {"file": "rows.csv", "user": "person", "target": "amount", "features": ["x"]}
     texts = {"file": "rows.csv", "user": "person", "text": "text", **OF_TEXT}
@@ -100,16 +89,11 @@ def test_every_format_and_task_goes_from_its_file_to_a_table(tmp_path, monkeypat
     blocks = {name: source for name, (source, _, _) in cases.items()}
     malformed.put("datasets", blocks, "config.yaml")(tmp_path)
     for name, (_, changes, _) in cases.items():
-        training = {**test_workflow.STUDY["training"], "loss": changes.get("loss", "cross_entropy")}
-        test_workflow.write_study(
-            tmp_path,
-            name,
-            dataset=name,
-            partition={"kind": "natural"},
-            model=changes.get("model", NETWORK),
-            training=training,
-            methods=[{"name": "fedavg"}],
-        )
+        loss = {"loss": changes.get("loss", "cross_entropy")}
+        block = {"dataset": name, "partition": {"kind": "natural"}, "methods": [{"name": "fedavg"}]}
+        block |= {"model": changes.get("model", NETWORK)}
+        block |= {"training": test_workflow.STUDY["training"] | loss}
+        test_workflow.write_study(tmp_path, name, **block)
     test_workflow.snakemake(tmp_path, *(f"results/tables/{name}.csv" for name in cases))
     for name, (_, _, metric) in cases.items():
         with Path(f"results/tables/{name}.csv").open() as file:
