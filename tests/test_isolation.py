@@ -3,6 +3,7 @@ client's data."""
 
 import dataclasses
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from pflpipe.simulation import clients, rounds
 from pflpipe.simulation import simulation as engine
 from pflpipe.simulation.clients import Padded
 from pflpipe.simulation.isolation import CLIENTS
-from simulations import plan, simulation
+from simulations import hooked, plan, simulation
 from two_worlds import ROUNDS, differences, given, movement, play, with_pool
 
 PRIVATE = [name for name in NAMES if registry.info(name).about.private]
@@ -165,16 +166,9 @@ def test_places_and_group_sizes_change_no_bit_of_odd_networks(network, shape, dt
     """Widths that are no multiple of a vector register, for which a product's rounding could follow
     from where its matrices lie."""
     sizes = (16, 9, 31, 48, 3) * 8 if len(shape) == 1 else (5, 2, 9)
-    world = simulation(
-        "dp_fedavg",
-        backend="vmap",
-        sizes=sizes,
-        plan=plan(len(sizes)),
-        batch_size=0,
-        model=network,
-        shape=shape,
-        dtype=dtype,
-    ).isolated("auto")
+    given = {"sizes": sizes, "plan": plan(len(sizes)), "batch_size": 0, "dtype": dtype}
+    world = simulation("dp_fedavg", backend="vmap", model=network, shape=shape, **given)
+    world = world.isolated("auto")
     order = np.random.default_rng(1).permutation(len(sizes)).tolist()
     everybody = bits(world, list(range(len(sizes))))
     for cohort in (order, order[::3], order[:1]):
@@ -207,12 +201,12 @@ def test_a_machine_on_which_bits_follow_places_or_counts_is_noticed(monkeypatch,
         return run
 
     monkeypatch.setattr(clients, "vmap", uneven_places)
-    odd = dataclasses.replace(world)
+    odd = replace(world)
     assert not odd.keeps_apart
     assert odd.isolated("auto").backend == "loop"
     with pytest.raises(ConfigError, match=r"config\.yaml: backend"):
         odd.isolated("vmap")
-    without_privacy = dataclasses.replace(odd, plan=simulation("fedavg", backend="vmap").plan)
+    without_privacy = replace(odd, plan=simulation("fedavg", backend="vmap").plan)
     assert without_privacy.isolated("vmap").backend == "vmap"
 
 
@@ -226,8 +220,7 @@ def test_hooks_run_on_kernels_that_repeat_their_bits(backend):
         seen.append((torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark))
         return local_update(*arguments)
 
-    method = dataclasses.replace(world.method, local_update=spying)
-    rounds.run(dataclasses.replace(world, method=method), rounds.start(world))
+    rounds.run(hooked(world, local_update=spying), rounds.start(world))
     assert set(seen) == {(True, False)}
 
 
@@ -243,24 +236,17 @@ def test_the_kernels_of_the_caller_are_as_they_were():
 @pytest.mark.parametrize("backend", ["loop", "auto"])
 def test_a_convolutional_network_on_a_gpu_passes_the_check_of_a_run(backend):
     rng = np.random.default_rng(0)
-    rows = [
-        (
-            torch.from_numpy(rng.normal(size=(size, 3, 32, 32)).astype(np.float32)),
-            torch.from_numpy(rng.integers(0, 10, size)),
-        )
-        for size in (40, 90, 64, 200)
-    ]
-    trained = pflpipe.train(
-        "dp_fedavg",
-        rows,
-        model="cnn_cifar",
-        training=cells.Training(2, 1, 64, "sgd", 0.05),
-        privacy=cells.Privacy("gaussian", noise_multiplier=1, delta=1e-3, clip_norm=1.0),
-        classes=10,
-        device="cuda",
-        backend=backend,
-        allow_large_delta=True,
-    )
+
+    def drawn(size):
+        x = rng.normal(size=(size, 3, 32, 32)).astype(np.float32)
+        return torch.from_numpy(x), torch.from_numpy(rng.integers(0, 10, size))
+
+    rows = [drawn(size) for size in (40, 90, 64, 200)]
+    budget = cells.Privacy("gaussian", noise_multiplier=1, delta=1e-3, clip_norm=1.0)
+    settings = {"privacy": budget, "training": cells.Training(2, 1, 64, "sgd", 0.05)}
+    settings |= {"classes": 10, "allow_large_delta": True}
+    how = {"model": "cnn_cifar", "device": "cuda", "backend": backend}
+    trained = pflpipe.train("dp_fedavg", rows, **settings, **how)
     assert trained.ledger.claim == "certified"
 
 
@@ -274,8 +260,8 @@ def leaky(world, leak):
 
     def local_updates(simulation, progress, cohort):
         factor = leak(simulation, progress, cohort)
-        training = dataclasses.replace(simulation.training, lr=simulation.training.lr * factor)
-        return original(dataclasses.replace(simulation, training=training), progress, cohort)
+        training = replace(simulation.training, lr=simulation.training.lr * factor)
+        return original(replace(simulation, training=training), progress, cohort)
 
     return local_updates
 
@@ -315,7 +301,7 @@ def test_a_run_is_refused_whichever_part_of_what_a_client_computes_follows_other
         tree = dict(getattr(computed, part))
         name = next(name for name in sorted(tree) if tree[name].is_floating_point())
         tree[name] = tree[name] * (1 + 1e-15 * (len(cohort) - 1))
-        return dataclasses.replace(computed, **{part: tree})
+        return replace(computed, **{part: tree})
 
     rounds.run(world, rounds.start(world))
     monkeypatch.setattr(rounds, "local_updates", moved)
@@ -331,7 +317,7 @@ def test_a_run_whose_groups_are_padded_to_the_widest_is_refused(monkeypatch):
         """Pad all to the largest that is there, as a batch is usually padded."""
         rows = max(len(one["train"].row_indices) for one in work)
         shape = Padded(world.training.local_epochs, 4 * math.ceil(rows / 4), rows)
-        padded = [{**one, "train": dataclasses.replace(one["train"], padded=shape)} for one in work]
+        padded = [{**one, "train": replace(one["train"], padded=shape)} for one in work]
         return original(hook, states, padded, *rest)
 
     changes = {"sizes": (30, 9, 14, 11), "batch_size": 0, "local_epochs": 5}
@@ -380,8 +366,7 @@ def test_the_run_proves_it_with_clients_that_its_key_draws():
 
     def proved(key):
         met.clear()
-        method = dataclasses.replace(world.method, local_update=local_update)
-        spied = dataclasses.replace(world, method=method, key=key)
+        spied = replace(hooked(world, local_update=local_update), key=key)
         rounds.run(spied, rounds.start(spied))
         return met[12:]
 

@@ -45,13 +45,8 @@ def test_the_curve_of_a_round_is_the_integral_of_the_two_densities(rate, scale):
 
     epsilons = fractions_of_the_largest_loss(rate, scale)
     for epsilon, found in zip(epsilons, delta_of_round(rate, 1 / scale, epsilons), strict=True):
-        whole, _ = integrate.quad(
-            beyond,
-            *(-40 * scale, 1 + 40 * scale),
-            args=(math.exp(epsilon),),
-            points=np.linspace(-1, 1, 41),
-            limit=500,
-        )
+        ends, how = (-40 * scale, 1 + 40 * scale), {"points": np.linspace(-1, 1, 41), "limit": 500}
+        whole, _ = integrate.quad(beyond, *ends, args=(math.exp(epsilon),), **how)
         assert found == pytest.approx(whole, rel=1e-6, abs=1e-7)
 
 
@@ -70,9 +65,8 @@ QUANTILES = (np.arange(501) + 0.5) / 501
 def ratios(scale, moves):
     """Densities of a moved Laplace number over those of one that is not, ``[501, 501]`` over equal
     parts of two independent numbers; exact but for the width of the parts."""
-    y = scale * np.where(
-        QUANTILES < 0.5, np.log(2 * QUANTILES), -np.log(2 * np.minimum(1 - QUANTILES, 0.5))
-    )
+    above = -np.log(2 * np.minimum(1 - QUANTILES, 0.5))
+    y = scale * np.where(QUANTILES < 0.5, np.log(2 * QUANTILES), above)
     first, second = (np.exp((np.abs(y) - np.abs(y - move)) / scale) for move in moves)
     return first[:, None] * second
 
@@ -154,9 +148,9 @@ def test_many_rounds_cost_what_dp_accounting_makes_of_intervals(rate, scale, rou
     """Its count of two probability functions, rounded down: below the truth by the width of the
     intervals and the rounding."""
     one, other = (dict(enumerate(np.log(part))) for part in cells(rate, scale, 20_000))
-    counted = privacy_loss_distribution.from_two_probability_mass_functions(
-        other, one, pessimistic_estimate=False, value_discretization_interval=1e-4
-    ).self_compose(rounds)
+    how = {"pessimistic_estimate": False, "value_discretization_interval": 1e-4}
+    counted = privacy_loss_distribution.from_two_probability_mass_functions(other, one, **how)
+    counted = counted.self_compose(rounds)
     for delta in (1e-3, 1e-5):
         least = counted.get_epsilon_for_delta(delta)
         found = epsilon_replace_one(laplace(rate, scale, rounds), delta)
