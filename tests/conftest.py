@@ -52,6 +52,21 @@ def long(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--long"))
 
 
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Return a function that runs a command, which ends with a code, and returns its output."""
+    from pflpipe.pipeline import cli
+
+    def ran(*words: object, code: int = 0):
+        monkeypatch.setattr(sys, "argv", ["pflpipe", *map(str, words)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        assert (stopped.value.code or 0) == code
+        return capsys.readouterr()
+
+    return ran
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files first that take longest: at the end one worker alone would be left with them.
     The tests of a file stay together, as they share what is made for them."""

@@ -5,7 +5,8 @@ is of 2020-12 and uses a small part of it.
 """
 
 import copy
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -114,6 +115,11 @@ def paths(document: Any, path: Path = ()) -> Iterator[Path]:
         yield from paths(value, (*path, key))
 
 
+def at(document: Any, path: Sequence[str | int]) -> Any:
+    """Return what stands at a place of a document."""
+    return functools.reduce(lambda inner, key: inner[key], path, document)
+
+
 @st.composite
 def changed(draw: st.DrawFn, documents: st.SearchStrategy[Any]) -> Any:
     """Draw a document with up to three places that have something else, nothing, or another
@@ -122,9 +128,7 @@ def changed(draw: st.DrawFn, documents: st.SearchStrategy[Any]) -> Any:
     for _ in range(draw(st.integers(0, 3))):
         places = [path for path in paths(document) if path] or [("",)]
         *parents, last = draw(st.sampled_from(places))
-        place = document
-        for key in parents:
-            place = place[key]
+        place = at(document, parents)
         how = draw(st.sampled_from(["put", "drop", "rename", "twice"]))
         if how == "put":
             place[last] = draw(ANYTHING)

@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+import certificates
 import generated
 import once
 import tabled
 from called import called
-from certificates import (
-    CELLS,
-    EXAMPLES,
-    OF_THE_DATA,
-    PIN,
-    SEARCHED,
-    SIZES,
-    cell,
-    file_of,
-    study,
-    written,
-)
+from certificates import CELLS, cell, file_of
 from pflpipe.auditing import cases
 from pflpipe.cells import MEANING, Privacy
 from pflpipe.checking import recomputed, rules, verify
@@ -46,7 +36,7 @@ from pflpipe.files import DIGEST, canonical_json, read_json, write_json
 from pflpipe.json_records import to_json
 from pflpipe.learning import losses
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, cli, evidence, settled
+from pflpipe.pipeline import certificate, evidence, settled
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.study.plans import plan_of
@@ -69,13 +59,13 @@ OF_DATA = ("sizes count", "public cohorts")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The results of a study with a release of every kind, and true plans; a copy of this process
     of what one process made."""
-    made = once.folder(tmp_path_factory, "certificate", _write)
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        certificates.written(folder)
+
+    made = once.folder(tmp_path_factory, "certificate", write)
     return Path(shutil.copytree(made, tmp_path_factory.mktemp("certificate") / "copy") / "results")
-
-
-def _write(folder: Path) -> None:
-    folder.mkdir()
-    written(folder)
 
 
 def content_of(results: Path) -> dict[str, Any]:
@@ -118,6 +108,26 @@ def is_rejected(file: Path, results: Path | None = None) -> bool:
         return True
 
 
+def row_is_rejected(results: Path, content: dict[str, Any], row: dict[str, Any]) -> bool:
+    """Whether a certificate of this row alone is rejected, with its digest renewed."""
+    return is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
+
+
+def put(row: dict[str, Any], place: Sequence[Any], value: Any) -> None:
+    generated.at(row, place[:-1])[place[-1]] = value
+
+
+@contextlib.contextmanager
+def in_place_of(file: Path, content: Any) -> Iterator[None]:
+    """Let a file of JSON have another content for a while."""
+    before = file.read_bytes()
+    try:
+        write_json(file, content)
+        yield
+    finally:
+        file.write_bytes(before)
+
+
 # What a certificate says
 
 
@@ -145,8 +155,8 @@ def test_no_file_that_a_certificate_names_is_run(results, tmp_path, monkeypatch)
 
 def test_a_row_says_what_the_claim_rests_on(results):
     row = row_of(content_of(results), "found by a search")
-    plan = plan_of(SEARCHED[0])
-    assert row["dataset"] == {"name": "digits", "sha256": PIN}
+    plan = plan_of(CELLS["found by a search"])
+    assert row["dataset"] == {"name": "digits", "sha256": certificates.PIN}
     assert (row["unit"], row["adjacency"], row["trust"]) == ("user", "zero_out", "central")
     assert (row["person"], row["warnings"]) == (None, list(plan.ledger.warnings))
     assert row["plan"] == to_json(plan.plan)
@@ -175,22 +185,21 @@ def test_the_schema_is_a_schema_and_admits_nothing_unknown(results):
     assert not validator.is_valid(content)
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "rate", "multiplier"),
-    [
-        *(("gaussian", 1.0, 0.08), ("gaussian", 0.3, 5.0), ("gaussian", 0.3, 1e-4)),
-        *(("laplace", 1.0, 0.7), ("laplace", 0.3, 2.0), ("laplace", 0.3, 1e-3)),
-    ],
-)
-def test_the_second_accountant_agrees_with_the_first(mechanism, rate, multiplier):
-    norm = 1 if mechanism == "laplace" else 2
-    plan = Plan(mechanism, norm, 1.0, multiplier, rate, 8, 1e-5, 100)
-    noise = recomputed.Noise(mechanism, multiplier, rate, 8)
+def both(mechanism: str, rate: float, multiplier: float) -> tuple[Plan, recomputed.Noise]:
+    """A plan, and its noise as the second accountant is told of it."""
+    plan = Plan(mechanism, 1 if mechanism == "laplace" else 2, 1.0, multiplier, rate, 8, 1e-5, 100)
+    return plan, recomputed.Noise(mechanism, multiplier, rate, 8)
+
+
+@pytest.mark.parametrize("noise", TABLES["the second accountant agrees with the first"])
+def test_the_second_accountant_agrees_with_the_first(noise):
+    plan, noise = both(*noise)
     close = functools.partial(pytest.approx, rel=verify.TOLERANCE / 10)
     assert recomputed.central((noise,), 1e-5) == close(accounting.epsilon(plan, 1e-5))
     assert recomputed.replace_one(noise, 1e-5) == close(accounting.epsilon_replace_one(plan, 1e-5))
-    plans = [plan, dataclasses.replace(plan, noise_multiplier=2 * multiplier), plan]
-    runs = noise, noise._replace(multiplier=2 * multiplier), noise
+    double = 2 * plan.noise_multiplier
+    plans = [plan, dataclasses.replace(plan, noise_multiplier=double), plan]
+    runs = noise, noise._replace(multiplier=double), noise
     assert recomputed.central(runs, 1e-5) == close(accounting.composed_epsilon(plans, 1e-5))
 
 
@@ -201,9 +210,8 @@ def test_the_second_accountant_agrees_with_the_first(mechanism, rate, multiplier
 def true_of_a_row(results: Path, kind: str) -> dict[str, Any]:
     """A certificate of a single row, which is a true one."""
     content = content_of(results)
-    file = planted(content | {"rows": [row_of(content, kind)]}, results, renewed=True)
-    assert not is_rejected(file)
-    return json.loads(file.read_text())
+    assert not row_is_rejected(results, content, row_of(content, kind))
+    return json.loads((results.parent / "planted.json").read_text())
 
 
 @planted_edits(max_examples=100)
@@ -212,7 +220,7 @@ def test_an_edit_that_does_not_renew_the_digest_is_rejected(results, data):
     true = true_of_a_row(results, data.draw(st.sampled_from(list(CELLS))))
     content, places = copy.deepcopy(true), list(generated.paths(true["rows"][0]))
     *parents, last = ("rows", 0, *data.draw(st.sampled_from(places)))
-    place = at(content, parents)
+    place = generated.at(content, parents)
     value = data.draw(st.none() | st.booleans() | st.floats(0, 9) | st.text(max_size=3))
     if isinstance(place, dict) and data.draw(st.booleans()):
         del place[last]
@@ -246,10 +254,10 @@ def test_a_key_that_is_given_twice_is_rejected(results):
 # Numbers that contradict the rest of the file, with the digest renewed
 
 
-def numbers(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def numbers(value: Any) -> Iterator[tuple[Any, ...]]:
     """Yield the paths of numbers, and of what stands in the place of one."""
-    for place in generated.paths(value, path):
-        leaf = functools.reduce(lambda inner, key: inner[key], place, value)
+    for place in generated.paths(value):
+        leaf = generated.at(value, place)
         if leaf == "inf" or leaf is None or isinstance(leaf, int | float):
             yield place
 
@@ -264,21 +272,18 @@ def test_a_number_that_the_rest_contradicts_is_rejected_by_the_file_alone(result
     if row["search"] and not row["search"]["search_not_counted"]:
         parts.append("search")
     part = data.draw(st.sampled_from(parts))
-    places = list(numbers(row[part]))
+    free = {("sets",)} if part == "search" else set()  # only the runs count
     if kind == "sizes count":  # its noise follows from numbers that no certificate has
-        places = [place for place in places if place != ("noise_multiplier",)]
-    if part == "search":  # only the runs count
-        places = [place for place in places if place != ("sets",)]
-    *parents, last = data.draw(st.sampled_from(places))
-    place = functools.reduce(lambda inner, key: inner[key], parents, row[part])
-    before = place[last]
+        free.add(("noise_multiplier",))
+    places = [place for place in numbers(row[part]) if place not in free]
+    place = data.draw(st.sampled_from(places))
+    before = generated.at(row[part], place)
     if isinstance(before, int | float) and before:
         factor = data.draw(st.floats(0.3, 3).filter(lambda value: abs(value - 1) > 1e-3))
-        place[last] = before * factor if isinstance(before, float) else before + 1
+        put(row[part], place, before * factor if isinstance(before, float) else before + 1)
     else:
-        place[last] = data.draw(st.floats(0.01, 100))
-    file = planted(content | {"rows": [row]}, results, renewed=True)
-    assert is_rejected(file), (kind, part, last)
+        put(row[part], place, data.draw(st.floats(0.01, 100)))
+    assert row_is_rejected(results, content, row), (kind, part, place)
 
 
 def test_more_buffers_than_the_settings_ask_for_are_rejected_by_the_file_alone(results):
@@ -298,9 +303,7 @@ def renew(row: dict[str, Any]) -> None:
     row["cell"] = settled.cell_of(row["settings"]).id
     for _ in range(2):  # epsilons follow from what is counted
         for path, value in recomputed.expected(row)[0].items():
-            *parents, last = path.split(".")
-            place = functools.reduce(lambda inner, key: inner[key], parents, row)
-            place[last] = "inf" if value == math.inf else value
+            put(row, path.split("."), "inf" if value == math.inf else value)
 
 
 def drop_departures(content, data):
@@ -338,10 +341,9 @@ def swap_adjacencies(content, data):
     if data.draw(st.booleans()):
         row["adjacency"] = data.draw(st.sampled_from(["replace_one", "add_remove"]))
     else:
-        epsilons = row["epsilons"]
+        epsilons, before = row["epsilons"], dict(row["epsilons"])
         assume(epsilons["central"] != epsilons["replace_one"])
-        names = "central", "replace_one"
-        epsilons |= dict(zip(names, (epsilons[name] for name in reversed(names)), strict=True))
+        epsilons |= {"central": before["replace_one"], "replace_one": before["central"]}
 
 
 def relabel(content, data):
@@ -442,13 +444,9 @@ WORDS = TABLES["WORDS"]
 """Value -> others that its place may have."""
 
 
-def at(value: Any, place: tuple[Any, ...]) -> Any:
-    return functools.reduce(lambda inner, key: inner[key], place, value)
-
-
-def put(row: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+def with_other(row: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
     edited = copy.deepcopy(row)
-    at(edited, place[:-1])[place[-1]] = copy.deepcopy(value)
+    put(edited, place, copy.deepcopy(value))
     return edited
 
 
@@ -474,13 +472,13 @@ def edits(row: dict[str, Any], other: dict[str, Any]) -> Iterator[tuple[str, dic
         if not place or place == ("cell",) or (place[0] == "audits" and place[1:2] < (last,)):
             continue
         name = ".".join(map(str, place))
-        for value in others(at(row, place)):
-            yield f"{name}: {value!r}", put(row, place, value)
+        for value in others(generated.at(row, place)):
+            yield f"{name}: {value!r}", with_other(row, place, value)
         removed = copy.deepcopy(row)
-        del at(removed, place[:-1])[place[-1]]
+        del generated.at(removed, place[:-1])[place[-1]]
         yield f"{name}: removed", removed
         with contextlib.suppress(LookupError, TypeError):
-            yield f"{name}: swapped", put(row, place, at(other, place))
+            yield f"{name}: swapped", with_other(row, place, generated.at(other, place))
 
 
 def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
@@ -557,8 +555,7 @@ def tried(results: Path, kind: str) -> list[tuple[str, dict[str, Any], set[str],
         if changed := set(changes(row, edited)):
             with contextlib.suppress(PflpipeError, LookupError, TypeError, AttributeError):
                 edited["cell"] = settled.cell_of(edited["settings"]).id
-            file = planted(content | {"rows": [edited]}, results, renewed=True)
-            found.append((what, row, changed, is_rejected(file)))
+            found.append((what, row, changed, row_is_rejected(results, content, edited)))
     return found
 
 
@@ -571,11 +568,9 @@ def test_a_field_can_be_edited_if_it_is_listed_and_no_field_is_that_a_file_alone
         if not all(is_listed(path, row) for path in changed)
     }
     assert unlisted == set()
-    accepted = [(row, *changed) for _, _, row, changed in accepted if len(changed) == 1]
-    needless = [
-        one for one in verify.UNCHECKED if not any(names(one, path, row) for row, path in accepted)
-    ]
-    assert needless == []
+    alone = [(row, *changed) for _, _, row, changed in accepted if len(changed) == 1]
+    needed = {one for one in verify.UNCHECKED for row, path in alone if names(one, path, row)}
+    assert needed == set(verify.UNCHECKED)
 
 
 def test_what_concerns_all_rows_is_listed_if_it_can_be_edited(results):
@@ -598,54 +593,37 @@ def test_rows_that_say_different_things_of_one_audit_are_rejected(results):
 # What the issue planted
 
 
-def remove_all_audits(row):
-    row["audits"] = []
-
-
-def contradict_an_audit(row):
-    row["audits"][0]["epsilon_lower"] = 99.0
-
-
-def call_an_audit_not_run_but_keep_its_power(row):
-    row["audits"][0] |= {"verdict": None, "epsilon_lower": None}
-
-
-def take_an_audit_for_this_plan(row):
-    row["audits"][0]["this_plan"] = True
-
-
 def invent_a_method(row):
     row["settings"]["method"] = "my_magic"
     for part in row["code"]:
         part["name"] = "my_magic" if part["kind"] == "method" else part["name"]
 
 
-def delete_the_loss(row):
-    del row["settings"]["training"]["loss"]
+NOT_RUN = {"verdict": None, "epsilon_lower": None}
+PLANTED = {
+    "no audits": lambda row: row["audits"].clear(),
+    "an audit is contradicted": lambda row: row["audits"][0].update(epsilon_lower=99.0),
+    "an audit was not run but has its power": lambda row: row["audits"][0].update(NOT_RUN),
+    "an audit is of this plan": lambda row: row["audits"][0].update(this_plan=True),
+    "a method is invented": invent_a_method,
+    "the loss is deleted": lambda row: row["settings"]["training"].pop("loss"),
+}
 
 
-PLANTED = [
-    *(remove_all_audits, contradict_an_audit, call_an_audit_not_run_but_keep_its_power),
-    *(take_an_audit_for_this_plan, invent_a_method, delete_the_loss),
-]
-
-
-@pytest.mark.parametrize("forge", PLANTED, ids=lambda forge: forge.__name__)
+@pytest.mark.parametrize("forge", PLANTED.values(), ids=PLANTED)
 def test_a_planted_contradiction_is_rejected_by_the_file_alone(results, forge):
     content = content_of(results)
     row = row_of(content, "given noise")
     assert row["settings"]["training"]["loss"] == "binary"
     forge(row)
     row["cell"] = settled.cell_of(row["settings"]).id
-    assert is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
+    assert row_is_rejected(results, content, row)
 
 
 @pytest.mark.parametrize("kind", ["groups", "no bound", "own network", "dealt"])
 def test_a_warning_that_follows_from_the_settings_cannot_be_left_out(results, kind):
     content = content_of(results)
-    row = row_of(content, kind)
-    row["warnings"] = []
-    assert is_rejected(planted(content | {"rows": [row]}, results, renewed=True))
+    assert row_is_rejected(results, content, row_of(content, kind) | {"warnings": []})
 
 
 def test_audits_that_were_not_run_leave_a_row_uncheckable(results):
@@ -668,7 +646,8 @@ def test_an_audit_says_which_plan_it_is_of(results):
 def test_warnings_unit_and_person_are_those_of_the_ledger(results):
     content = content_of(results)
     for kind, one in CELLS.items():
-        ledger = plan_of(one, SIZES, **(OF_THE_DATA if kind == "all users" else {})).ledger
+        of_data = certificates.OF_THE_DATA if kind == "all users" else {}
+        ledger = plan_of(one, certificates.SIZES, **of_data).ledger
         row = row_of(content, kind)
         assert (row["unit"], row["warnings"]) == (ledger.unit, list(ledger.warnings))
     dealt = row_of(content, "dealt")
@@ -685,7 +664,7 @@ def test_a_row_lists_its_code(results):
     assert [part["kind"] for part in code] == [*kinds, "metric"]
     assert [part["package"] for part in code] == [True] * 4 + [False] + [True] * 3
     (network,) = (part for part in row_of(content, "own network")["code"] if not part["package"])
-    digest = meaning.sha256(EXAMPLES / "small_cnn.py")
+    digest = meaning.sha256(certificates.EXAMPLES / "small_cnn.py")
     assert (network["name"], network["sha256"]) == ("small_cnn.py:SmallCNN", digest)
     assert row_of(content, "own network")["claim"] == "unreviewed"
 
@@ -693,7 +672,7 @@ def test_a_row_lists_its_code(results):
 def test_a_file_of_code_that_was_edited_is_noticed_beside_the_results(
     results, tmp_path, monkeypatch
 ):
-    shutil.copy(EXAMPLES / "small_cnn.py", tmp_path)
+    shutil.copy(certificates.EXAMPLES / "small_cnn.py", tmp_path)
     monkeypatch.chdir(tmp_path)
     part = "code of network small_cnn.py:SmallCNN"
     assert verdicts(file_of(results), results)[part] == verify.VERIFIED
@@ -704,31 +683,27 @@ def test_a_file_of_code_that_was_edited_is_noticed_beside_the_results(
 
 def test_a_run_with_other_code_refutes_its_row(results):
     record = results / "runs" / registry.run_id(CELLS["own network"]) / "run.json"
-    before = record.read_bytes()
     content = read_json(record)
     content["code"][0]["sha256"] = "0" * 64
-    try:
-        write_json(record, content)
+    with in_place_of(record, content):
         found = verdicts(file_of(results), results)
-    finally:
-        record.write_bytes(before)
     assert [name for name in found if found[name] == verify.REFUTED] == ["own network"]
 
 
-def test_the_lists_of_the_schema_are_those_of_the_package():
-    names = rules.Names.of(json.loads(verify.SCHEMA.read_text()))
+def test_the_lists_of_the_schema_and_of_the_checker_are_those_of_the_package():
+    lists = json.loads(verify.SCHEMA.read_text())
+    names = rules.Names.of(lists)
     private = {name for name in registry.NAMES if registry.info(name).about.private}
     assert names.certified == private
     assert names.others == set(registry.NAMES) - private
     subjects = cases.subjects()
     assert names.scaled == {one.case.scaled_by for one in subjects} - {""}
-    published = [one for one in subjects if one.case.departures]
-    assert names.published == {
-        method: {one.case.id for one in published if one.method == method}
-        for method in {one.method for one in published}
-    }
+    published: dict[str, set[str]] = {}
+    for one in subjects:
+        if one.case.departures:
+            published.setdefault(one.method, set()).add(one.case.id)
+    assert names.published == published
     assert names.measured == certificate.MEASURED
-    lists = json.loads(verify.SCHEMA.read_text())
     assert set(lists["$defs"]["departures"]["items"]["enum"]) == set(DEPARTURES)
     row = lists["properties"]["rows"]["items"]["properties"]
     # Settings of another meaning need another format.
@@ -737,6 +712,7 @@ def test_the_lists_of_the_schema_are_those_of_the_package():
     assert rules.TOUCHES == dependencies.TOUCHES
     assert {name: losses.find(name).metric for name in rules.FIRST} == rules.FIRST
     assert verify.SCHEMA.name.startswith(f"{verify.FORMAT.removeprefix('pflpipe-')}.")
+    assert {f"privacy.{field.name}" for field in dataclasses.fields(Privacy)} < set(verify.SETTINGS)
 
 
 def test_the_audits_of_a_release_are_written_down_a_second_time():
@@ -749,14 +725,9 @@ def test_the_audits_of_a_release_are_written_down_a_second_time():
         assert rules.audits(row, names) == [case.id for case in cases.of_release(one)]
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "rate", "multiplier"),
-    TABLES["the second accountant counts groups as the first does"],
-)
-def test_the_second_accountant_counts_groups_as_the_first_does(mechanism, rate, multiplier):
-    norm = 1 if mechanism == "laplace" else 2
-    plan = Plan(mechanism, norm, 1.0, multiplier, rate, 8, 1e-5, 100)
-    noise = recomputed.Noise(mechanism, multiplier, rate, 8)
+@pytest.mark.parametrize("noise", TABLES["the second accountant counts groups as the first does"])
+def test_the_second_accountant_counts_groups_as_the_first_does(noise):
+    plan, noise = both(*noise)
     for size in (1, 3):
         first = accounting.epsilon_of_group(plan, 1e-5, size)
         assert recomputed.of_group(noise, 1e-5, size) == pytest.approx(first, rel=1e-6)
@@ -778,10 +749,6 @@ def test_the_checker_of_a_file_imports_nothing_else_of_the_package(results):
     checker = [f"pflpipe.checking{name}" for name in ("", ".recomputed", ".rules", ".verify")]
     said = called(sys.executable, "-c", program, file).stdout.splitlines()
     assert said == ["verified 2", "", " ".join(["pflpipe._version", *checker])]
-
-
-def test_the_lists_of_the_checker_are_those_of_the_package():
-    assert {f"privacy.{field.name}" for field in dataclasses.fields(Privacy)} < set(verify.SETTINGS)
 
 
 # What cannot be checked
@@ -811,16 +778,12 @@ def test_code_that_differs_from_the_installed_is_not_checkable(results):
 
 def test_a_deviating_run_refutes_its_row(results, tmp_path):
     record = results / "runs" / registry.run_id(CELLS["laplace"]) / "run.json"
-    before = record.read_bytes()
     content = read_json(record)
     content["released"]["releases"] += 1
-    try:
-        write_json(record, content)
+    with in_place_of(record, content):
         found = verdicts(file_of(results), results)
         with pytest.raises(DataError, match="rounds with a release"):
-            certificate.write(study(), results, tmp_path)
-    finally:
-        record.write_bytes(before)
+            certificate.write(certificates.study(), results, tmp_path)
     assert [name for name in found if found[name] == verify.REFUTED] == ["laplace"]
 
 
@@ -836,40 +799,26 @@ def test_rows_that_were_dealt_have_no_epsilon_with_a_search(results):
 
 def test_a_search_of_an_earlier_version_is_refused(results):
     file = results / "searches" / "tiny.json"
-    before = file.read_bytes()
     content = read_json(file)
     del content["lines"][0]["rows"]
-    try:
-        write_json(file, content)
-        with pytest.raises(DataError, match="earlier version"):
-            certificate.searches("tiny", results)
-    finally:
-        file.write_bytes(before)
+    with in_place_of(file, content), pytest.raises(DataError, match="earlier version"):
+        certificate.searches("tiny", results)
 
 
 # The commands
 
 
-def run(monkeypatch, *words: str | Path) -> int:
-    monkeypatch.setattr(sys, "argv", ["pflpipe", *map(str, words)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return int(stopped.value.code or 0)
-
-
-def test_the_exit_code_is_0_1_or_2(results, monkeypatch, capsys):
-    true, content = file_of(results), content_of(results)
-    assert run(monkeypatch, "verify", true) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_exit_code_is_0_1_or_2(results, ran):
+    lines = ran("verify", file_of(results)).out.splitlines()
     assert f"{CELLS['adaptive'].id}: verified" in lines
     assert any(line.startswith(f"{CELLS['sizes count'].id}: not checkable: ") for line in lines)
+    content = content_of(results)
     row_of(content, "laplace")["epsilons"]["central"] /= 2
-    assert run(monkeypatch, "verify", planted(content, results, renewed=True)) == 1
-    output = capsys.readouterr()
+    output = ran("verify", planted(content, results, renewed=True), code=1)
     assert f"{CELLS['laplace'].id}: refuted: epsilons.central is" in output.out
     assert output.err.startswith("error: ")
+    other = results.parent / "other.json"
     for text in ("{", "[]", '{"format": "pflpipe-certificate-1"}', "[" * 100_000):
-        (results.parent / "other.json").write_text(text)
-        assert run(monkeypatch, "verify", results.parent / "other.json") == 2
-        assert len(capsys.readouterr().err.splitlines()) == 1
-    assert run(monkeypatch, "verify", results.parent / "gone.json") == 2
+        other.write_text(text)
+        assert len(ran("verify", other, code=2).err.splitlines()) == 1
+    ran("verify", results.parent / "gone.json", code=2)

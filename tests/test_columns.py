@@ -17,7 +17,6 @@ import tabled
 from pflpipe.data import blocks, sources
 from pflpipe.data.datasets import Arrays, load_arrays
 from pflpipe.errors import DataError, PflpipeError
-from pflpipe.pipeline import cli
 
 TABLES = tabled.table("test_columns")
 
@@ -29,15 +28,11 @@ HOLES = (2, 5)
 
 def table() -> pd.DataFrame:
     """Ten rows of each person; ann and bo have no age and no city in two, cy has none at all."""
-    rows = len(PEOPLE) * ROWS
-    made = pd.DataFrame(
-        {
-            "person": np.repeat(PEOPLE, ROWS),
-            "age": [str(20 + 7 * (row % 10) + row // 10) for row in range(rows)],
-            "city": [["Rome", "Turin", "Turin"][row % 3] for row in range(rows)],
-            "y": np.arange(rows) % 2,
-        }
-    )
+    rows = range(len(PEOPLE) * ROWS)
+    ages = [str(20 + 7 * (row % 10) + row // 10) for row in rows]
+    cities = [["Rome", "Turin", "Turin"][row % 3] for row in rows]
+    made = pd.DataFrame({"person": np.repeat(PEOPLE, ROWS), "age": ages, "city": cities})
+    made["y"] = np.arange(len(rows)) % 2
     for start in (0, ROWS):
         made.loc[[start + hole for hole in HOLES], ["age", "city"]] = ["NA", ""]
     made.loc[2 * ROWS :, ["age", "city"]] = ""
@@ -52,6 +47,14 @@ def prepared(name: str, made: pd.DataFrame, **changes: object) -> tuple[str, Arr
     return line, load_arrays(target)
 
 
+def features_of(arrays: Arrays) -> np.ndarray:
+    return np.concatenate([arrays.train_images, arrays.test_images])
+
+
+def clients_of(frame: pd.DataFrame, **layout: object) -> list[tuple[np.ndarray, np.ndarray]]:
+    return pflpipe.clients_of(frame, **{"user": "person", "label": "y", "classes": 2} | layout)
+
+
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -60,11 +63,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def of_person(arrays: Arrays, person: int) -> dict[str, np.ndarray]:
     assert arrays.train_users is not None
     assert arrays.test_users is not None
-    train, test = arrays.train_images, arrays.test_images
-    return {
-        "train": train[arrays.train_users == person],
-        "test": test[arrays.test_users == person],
-    }
+    train, test = arrays.train_users == person, arrays.test_users == person
+    return {"train": arrays.train_images[train], "test": arrays.test_images[test]}
 
 
 def with_ages(made: pd.DataFrame) -> pd.DataFrame:
@@ -104,8 +104,8 @@ def test_the_rows_of_one_person_change_the_features_of_no_other():
     _, first = prepared("first", made, missing="median")
     made.loc[:2, ["age", "city"]] = ["99", "Oslo"]
     _, second = prepared("first_2", made, missing="median")
-    names = [np.concatenate([a.train_images, a.test_images]) for a in (first, second)]
-    by_row = [dict(zip(rows[:, -1].astype(int), rows.tolist(), strict=True)) for rows in names]
+    tables = map(features_of, (first, second))
+    by_row = [dict(zip(rows[:, -1].astype(int), rows.tolist(), strict=True)) for rows in tables]
     changed = {row for row, values in by_row[0].items() if by_row[1][row] != values}
     assert changed
     assert changed <= set(range(ROWS))
@@ -114,16 +114,13 @@ def test_the_rows_of_one_person_change_the_features_of_no_other():
 def test_a_declared_value_or_an_indicator_stands_for_a_missing_one():
     rules = {"age": 40, "city": "Oslo"}
     line, arrays = prepared("value", with_ages(table()), missing=rules)
-    rows = np.concatenate([arrays.train_images, arrays.test_images])
-    assert {(*values,) for *values, row in rows.tolist() if row % ROWS in HOLES} == {
-        (np.float32(-0.2).item(), 1.0, 0.0, 0.0)
-    }
+    rows = features_of(arrays).tolist()
+    filled = {(*values,) for *values, row in rows if row % ROWS in HOLES}
+    assert filled == {(np.float32(-0.2).item(), 1.0, 0.0, 0.0)}
     line, arrays = prepared("mark", with_ages(table()), missing="indicator")
-    assert line.endswith(
-        "features age (0 to 100), age missing, city (one of 3), city missing, row, row missing"
-    )
-    rows = np.concatenate([arrays.train_images, arrays.test_images])
-    for age, missing, *city, no_city, row, _ in rows.tolist():
+    names = "age (0 to 100), age missing, city (one of 3), city missing, row, row missing"
+    assert line.endswith(f"features {names}")
+    for age, missing, *city, no_city, row, _ in features_of(arrays).tolist():
         is_missing = row >= 2 * ROWS or row % ROWS in HOLES
         assert missing == no_city == is_missing
         assert is_missing == (not any(city))
@@ -138,97 +135,83 @@ def test_without_users_nothing_is_fitted_and_frames_know_no_test_rows():
             blocks.check(without | {"missing": rule})
     layout = {key: BLOCK[key] for key in ("classes", "ranges", "vocabularies")}
     with pytest.raises(DataError, match=r"missing; got 'median'; write a value or indicator"):
-        pflpipe.clients_of(frame, user="person", label="y", missing="median", **layout)
-    clients = pflpipe.clients_of(frame, user="person", label="y", missing="indicator", **layout)
+        clients_of(frame, missing="median", **layout)
+    clients = clients_of(frame, missing="indicator", **layout)
     assert clients[0][0].shape == (ROWS, 6)
 
 
 def test_dates_become_their_declared_parts():
     made = table()[["person", "y"]]
     made["visit"] = pd.date_range("2020-02-27 05:00", periods=len(made), freq="25h").astype(str)
-    line, arrays = prepared(
-        "dates",
-        made,
-        vocabularies={},
-        dates={"visit": ["year", "month", "weekday", "hour"]},
-        ranges={"visit.year": [2000, 2040]},
-    )
-    assert line.endswith(
-        "features visit.year (2000 to 2040), visit.month (1 to 12), visit.weekday (0 to 6), "
-        "visit.hour (0 to 23)"
-    )
+    parts = {"visit": ["year", "month", "weekday", "hour"]}
+    ranges = {"visit.year": [2000, 2040]}
+    line, arrays = prepared("dates", made, vocabularies={}, dates=parts, ranges=ranges)
+    assert line.endswith(TABLES["OF_DATES"])
     days = pd.to_datetime(made["visit"])
     expected = {
         (0.0, (d.month - 1) / 5.5 - 1, d.weekday() / 3 - 1, d.hour / 11.5 - 1) for d in days
     }
-    found = np.concatenate([arrays.train_images, arrays.test_images])
-    assert np.allclose(sorted(map(tuple, found.tolist())), sorted(expected), atol=1e-6)
+    found = features_of(arrays).tolist()
+    assert np.allclose(sorted(map(tuple, found)), sorted(expected), atol=1e-6)
 
 
 def test_texts_beside_numbers_become_their_words_and_columns_are_left_out():
     made = table()[["person", "y"]]
     made["note"] = ["Good day!", "a bad, bad day", ""] * 10
     made["age"], made["id"] = np.arange(30), np.arange(30)
-    none = {"ranges": {}, "vocabularies": {}}
-    line, arrays = prepared(
-        "texts", made, texts={"note": ["good", "bad", "day"]}, exclude=["id"], **none
-    )
+    rest = {"ranges": {}, "vocabularies": {}, "exclude": ["id"]}
+    line, arrays = prepared("texts", made, texts={"note": ["good", "bad", "day"]}, **rest)
     assert line.endswith("features note (words of 3), age; left out id")
-    rows = np.concatenate([arrays.train_images, arrays.test_images]).tolist()
     words = [[1, 0, 1], [0, 1, 1], [0, 0, 0]]
-    assert sorted(rows) == sorted([*words[row % 3], row] for row in range(30))
+    assert sorted(features_of(arrays).tolist()) == sorted([*words[i % 3], i] for i in range(30))
     Path("words.txt").write_text("good\nbad\nday\n")
-    _, again = prepared("texts_2", made, texts={"note": "words.txt"}, exclude=["id"], **none)
+    _, again = prepared("texts_2", made, texts={"note": "words.txt"}, **rest)
     assert np.array_equal(again.train_images, arrays.train_images)
-    line, arrays = prepared("hashed", made, texts={"note": 8}, exclude=["id", "age"], **none)
+    rest["exclude"] = ["id", "age"]
+    line, arrays = prepared("hashed", made, texts={"note": 8}, **rest)
     assert line.endswith("features note (words hashed to 8); left out age, id")
     lengths = np.linalg.norm(arrays.train_images, axis=1)
     assert set(np.round(lengths, 5)) == {0, 1}
     assert len(np.unique(arrays.train_images, axis=0)) == 3
-    _, part = prepared("part", made[:9], texts={"note": 8}, exclude=["id", "age"], **none)
+    _, part = prepared("part", made[:9], texts={"note": 8}, **rest)
     assert np.isin(part.train_images, arrays.train_images).all()
 
 
-def test_all_problems_of_a_file_are_said_at_once_on_at_most_a_screen():
+def problems(name: str, made: pd.DataFrame, **changes: object) -> list[str]:
+    with pytest.raises(PflpipeError) as refused:
+        prepared(name, made, **changes)
+    return str(refused.value).split("\nerror: ")
+
+
+def test_all_problems_of_a_file_are_said_at_once():
     made = table()
     made["visit"] = "2020-01-01"
     made["note"] = [f"text {'of many words ' * 20}{row}" for row in range(30)]
     made.loc[4, "age"] = "old"
     made["y"] = made["y"].replace({1: 7})
     made = pd.concat([made, made.assign(note=made["note"] + "!")], ignore_index=True)
-    with pytest.raises(PflpipeError) as refused:
-        prepared("bad", made, classes=[0, 1])
-    lines = str(refused.value).split("\nerror: ")
+    lines = problems("bad", made, classes=[0, 1])
     assert all(line.startswith("rows.csv") for line in lines)
-    words = [
-        "classes; got '7 in 30 rows, the first 1'",
-        "'age'; got 'old in 2 rows, the first 4'",
-        "dates: {visit: [year, month, weekday]}, texts: {note: 64}, or leave them out by exclude",
-        "'city' (28 rows, the first 2); expected a value in every row; write missing: {city: most_",
-    ]
-    assert len(lines) == len(words)
-    for part, line in zip(words, lines, strict=True):
+    for part, line in zip(TABLES["PROBLEMS"], lines, strict=True):
         assert part in line
-    with pytest.raises(PflpipeError) as refused:
-        prepared("words", table(), vocabularies={}, ranges={})
-    lines = str(refused.value).split("\nerror: ")
+    lines = problems("words", table(), vocabularies={}, ranges={})
     assert 'write vocabularies: {city: ["Rome", "Turin"]}, or' in lines[0]
     assert "write missing: {age: median, city: most_frequent} (or" in lines[1]
+
+
+def test_problems_of_many_columns_are_said_on_a_screen():
     wide = pd.DataFrame({f"c{i}": [f"word {row}" for row in range(9)] for i in range(300)})
     wide = wide.assign(person="a", y=0, **{f"d{i}": "" for i in range(300)})
-    with pytest.raises(PflpipeError) as refused:
-        prepared("wide", wide, vocabularies={}, ranges={"z": [0, 1]})
-    assert len(str(refused.value)) < 24 * 80 * 2
-    assert str(refused.value).count("and 290 more") == 2
+    text = "\nerror: ".join(problems("wide", wide, vocabularies={}, ranges={"z": [0, 1]}))
+    assert len(text) < 24 * 80 * 2
+    assert text.count("and 290 more") == 2
 
 
 def test_a_missing_text_of_a_frame_shortens_no_other():
     frame = table()[["person", "y"]].assign(note=["good", None, "bad"] * 10)
-    layout = {"user": "person", "label": "y", "classes": 2}
-    clients = pflpipe.clients_of(frame, texts={"note": ["good", "bad"]}, **layout)
+    clients = clients_of(frame, texts={"note": ["good", "bad"]})
     assert clients[0][0][:3].tolist() == [[1, 0], [0, 0], [0, 1]]
-    words = {"missing": "indicator", "vocabularies": {"note": ["good", "bad"]}}
-    clients = pflpipe.clients_of(frame, **words, **layout)
+    clients = clients_of(frame, missing="indicator", vocabularies={"note": ["good", "bad"]})
     assert clients[0][0][:3].tolist() == [[1, 0, 0], [0, 0, 1], [0, 1, 0]]
 
 
@@ -248,18 +231,18 @@ def test_labels_of_a_table_need_not_be_written_as_their_declaration_is():
 
 def test_the_names_of_columns_may_be_numbers():
     frame = table()[["person", "y", "age"]]
-    layout = {"classes": 2, "missing": {"age": 30}, "ranges": {"age": [0, 100]}}
-    named = pflpipe.clients_of(frame, user="person", label="y", features=["age"], **layout)
+    words = {"missing": {"age": 30}, "ranges": {"age": [0, 100]}}
+    named = clients_of(frame, features=["age"], **words)
     frame.columns = [0, 1, 2]
-    layout |= {"missing": {2: 30}, "ranges": {2: [0, 100]}}
-    numbered = pflpipe.clients_of(frame, user=0, label=1, features=[2], **layout)
+    words = {"missing": {2: 30}, "ranges": {2: [0, 100]}}
+    numbered = clients_of(frame, user=0, label=1, features=[2], **words)
     assert all(np.array_equal(x, y) for (x, _), (y, _) in zip(named, numbered, strict=True))
 
 
 def test_a_column_of_pictures_or_lists_is_one_short_line():
     frame = table()[["person", "y"]].assign(image=[{"bytes": b"x" * 100_000}] * 30)
     with pytest.raises(DataError, match=r"column 'image'; got 'dict'; .*exclude: \[image\]") as one:
-        pflpipe.clients_of(frame, user="person", label="y", classes=2)
+        clients_of(frame)
     assert len(str(one.value)) < 200
 
 
@@ -290,9 +273,8 @@ def test_a_folder_of_the_hub_is_the_same_data_as_its_table():
     _, same = prepared("table", table(), missing="median")
     assert np.array_equal(found.train_images, same.train_images)
     assert np.array_equal(found.test_labels, same.test_labels)
-    with pytest.raises(
-        DataError, match=r"hub: copy, split tests, cannot be read; got .*mend hub, rev"
-    ):
+    words = r"hub: copy, split tests, cannot be read; got .*mend hub, rev"
+    with pytest.raises(DataError, match=words):
         sources.prepare("mine", OF_HUB | {"split": "tests"}, Path("d"), Path("x.npz"))
 
 
@@ -337,15 +319,12 @@ def test_a_branch_of_the_hub_is_no_revision_and_a_folder_has_none():
     assert blocks.files(OF_HUB) == [Path("copy/data/train.parquet")]
 
 
-def test_a_terminal_that_knows_only_ascii_shows_a_data_set(monkeypatch):
+def test_a_terminal_that_knows_only_ascii_shows_a_data_set(monkeypatch, ran):
     table().to_csv("rows.csv", index=False)
     config = {"studies": ["none"], "datasets": {"mine": BLOCK | {"missing": "indicator"}}}
     malformed.write(Path("config.yaml"), config)
     shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", shown)
-    monkeypatch.setattr(sys, "argv", ["pflpipe", "data", "mine"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 0
+    ran("data", "mine")
     shown.seek(0)
     assert "rows by class:\n  0 ???" in shown.read()

@@ -16,20 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+import generated
 import malformed
 import tabled
-from pflpipe import options
-from pflpipe.cells import (
-    BLOCKS,
-    OPTIONS,
-    Cell,
-    Features,
-    Model,
-    Partition,
-    Privacy,
-    Server,
-    Training,
-)
+from pflpipe import cells, options
+from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
@@ -41,6 +32,9 @@ from pflpipe.study.settings import flatten
 from pflpipe.study.study_spec import Outline, Study
 
 ROOT = Path(__file__).resolve().parents[1]
+TABLES = tabled.table("test_config")
+CIFAR, FEDSIM, TABLE_I, OTHERS = (TABLES[n] for n in ("CIFAR", "FEDSIM", "TABLE_I", "OTHERS"))
+"""Blocks of studies whose numbers are printed, and versions other than the papers'."""
 FAST = settings(
     max_examples=60,
     deadline=None,
@@ -83,15 +77,7 @@ def test_the_default_config_builds_the_quickstart():
 def test_quickstart_is_the_study_that_was_promised():
     study = outline("quickstart").everything
     assert len(study.methods) == 20
-    # The network has no norm layers; appfl stands for both of its classes of clients;
-    # dp_fedavg_global came after the study; the settings of the others were not searched.
-    unsearched = {"apfl", "ditto", "fedprox", "per_fedavg", "pfedme", "fedala", "fedpac"}
-    unsearched |= {"mr_mtl", "dp_scaffold", "private_fedrep", "one_shot_ridge", "dp_fedpgn"}
-    unsearched |= {"dp_fedsofim", "pfedfda"}
-    unsearched |= {"own_constant", "item_effects", "one_release_factors", "private_prior"}
-    unsearched |= {"dpals"}
-    others = {"fedbn", "appfl_steps", "dp_fedavg_global"}
-    assert set(study.methods) == set(NAMES) - others - unsearched
+    assert set(study.methods) == {*NAMES} - {*TABLES["LEFT_OUT"], *TABLES["UNSEARCHED"]}
     assert len(study.cells) == 120
     assert {cell.privacy.epsilon for cell in study.cells} == {None, 2.0, 8.0}
     for cell in study.cells:
@@ -208,17 +194,9 @@ def test_a_study_expands_to_these_runs(load, case):
 
 
 def test_departures_come_from_the_method_and_its_profile(load):
-    methods = [
-        {"name": "feddpa"},
-        {
-            "name": "feddpa",
-            "variant": "code",
-            "profile": "paper",
-            "official_code": True,
-            "training": {"batch_size": 16},
-        },
-    ]
-    study = load(methods=methods, seeds=[0])
+    code = {"name": "feddpa", "variant": "code", "profile": "paper", "official_code": True}
+    code["training"] = {"batch_size": 16}
+    study = load(methods=[{"name": "feddpa"}, code], seeds=[0])
     assert [bool(cell.departures) for cell in study.cells] == [False, True]
     assert [cell.plan_needs_partition for cell in study.cells] == [False, True]
 
@@ -226,27 +204,20 @@ def test_departures_come_from_the_method_and_its_profile(load):
 def test_a_study_may_declare_departures_for_any_private_method(load):
     declared = ["sample_level_calibration", "noise_over_all_clients"]
     privacy = {"epsilon": 8, "delta": 0.001, "clip_norm": 0.5, "departures": declared}
-    training = malformed.STUDY["training"] | {"batch_size": 4}
-    methods = [
-        *({"name": name} for name in ("fedavg", "dp_fedavg", "dp_fedsim")),
-        {
-            "name": "dp_fedavg",
-            "variant": "strict",
-            "profile": "strict",
-            "privacy": {"departures": []},
-        },
-    ]
-    study = load(profile="paper", privacy=privacy, training=training, methods=methods, seeds=[0])
-    declaring = {(row.cell.method, row.variant): row.cell for row in study.rows}
-    plain = load(profile="paper", training=training, methods=methods, seeds=[0])
-    for row in plain.rows:
+    strict = {"name": "dp_fedavg", "variant": "strict", "profile": "strict"}
+    methods = [{"name": name} for name in ("fedavg", "dp_fedavg", "dp_fedsim")]
+    methods.append(strict | {"privacy": {"departures": []}})
+    words = {"profile": "paper", "methods": methods, "seeds": [0]}
+    words["training"] = malformed.STUDY["training"] | {"batch_size": 4}
+    rows = load(privacy=privacy, **words).rows
+    declaring = {(row.cell.method, row.variant): row.cell for row in rows}
+    for row in load(**words).rows:
         cell = declaring[row.cell.method, row.variant]
         added = {*declared} if row.cell.method != "fedavg" and not row.variant else set()
         assert {*cell.departures} == {*row.cell.departures, *added}
         assert (cell.id == row.cell.id) == (not added)
-    assert [cell.claim for cell in declaring.values()] == [
-        *("none", "nominal", "nominal", "certified")
-    ]
+    claims = [cell.claim for cell in declaring.values()]
+    assert claims == ["none", "nominal", "nominal", "certified"]
 
 
 def test_a_row_with_declared_departures_is_a_reading_of_its_paper_and_as_printed(load):
@@ -263,11 +234,6 @@ def test_noise_that_is_given_departs_in_no_calibration():
     assert {cell.departures for cell in cells} == {("data_size_weights", "update_against_global")}
 
 
-def test_default_hyper_parameters_are_part_of_the_cell(load):
-    explicit = {"name": "feddpa", "hyperparameters": {"tau": 0.4}}
-    assert ids(load(methods=[{"name": "feddpa"}])) == ids(load(methods=[explicit]))
-
-
 def test_editing_one_hyper_parameter_changes_the_ids_of_that_method_only(load):
     edited = {"name": "feddpa", "hyperparameters": {"tau": 0.31}}
     before, after = load(), load(methods=[*malformed.STUDY["methods"][:2], edited])
@@ -277,77 +243,37 @@ def test_editing_one_hyper_parameter_changes_the_ids_of_that_method_only(load):
         assert kept == {getattr(cell, shared) for cell in after.cells}
 
 
-def test_title_and_description_are_not_part_of_a_cell(load):
-    assert ids(load()) == ids(load(title="Another", description="Words."))
-
-
-def test_one_number_has_one_spelling(load):
-    words = {"training": malformed.STUDY["training"] | {"lr": 1, "rounds": 2.0}}
-    other = {"training": malformed.STUDY["training"] | {"lr": 1.0, "rounds": 2}}
+@pytest.mark.parametrize(("words", "other"), TABLES["SAME"].values(), ids=TABLES["SAME"])
+def test_studies_that_say_the_same_in_other_words_have_the_same_cells(load, words, other):
     assert ids(load(**words)) == ids(load(**other))
 
 
 def test_float32_is_the_precision_unless_another_is_asked_for(load):
-    cells = load(
-        axes={"training.precision": ["float32", "tf32", "bf16"]},
-        methods=[{"name": "fedavg"}],
-        seeds=[0],
-    ).cells
-    assert [cell.training.precision for cell in cells] == ["float32", "tf32", "bf16"]
-    assert len({cell.id for cell in cells}) == 3, "runs of different numbers have different names"
-    assert len({(cell.plan_id, cell.partition_id) for cell in cells}) == 1
-    assert load(methods=[{"name": "fedavg"}], seeds=[0]).cells[0].id == cells[0].id
+    one = {"methods": [{"name": "fedavg"}], "seeds": [0]}
+    found = load(axes={"training.precision": ["float32", "tf32", "bf16"]}, **one).cells
+    assert [cell.training.precision for cell in found] == ["float32", "tf32", "bf16"]
+    assert len({cell.id for cell in found}) == 3, "runs of different numbers have different names"
+    assert len({(cell.plan_id, cell.partition_id) for cell in found}) == 1
+    assert load(**one).cells[0].id == found[0].id
 
 
 @pytest.mark.slow
 def test_printed_numbers_match_words_without_case_and_punctuation(load):
-    paper = malformed.PAPER | {"match": {"dataset": "dataset", "partition.kind": "partition"}}
-    study = load(**CIFAR, paper=paper)
+    study = load(**CIFAR, paper=malformed.PAPER | {"match": TABLES["MATCHED"]})
     assert {row.paper_value for row in study.rows if row.cell.method == "feddpa"} == {61.55}
-
-
-CIFAR = {
-    "dataset": "cifar10",
-    "model": {"name": "cnn_cifar"},
-    "partition": {"kind": "iid", "clients": 10},
-}
-FEDSIM = {
-    "dataset": "svhn",
-    "model": {"name": "cnn_svhn"},
-    "partition": {"kind": "dirichlet", "clients": 10, "alpha": 0.1},
-    "axes": {},
-}
-TABLE_I = {
-    "paper": "DP-FedSim",
-    "table": "Table I",
-    "metric": "global_common",
-    "match": {"dataset": "dataset", "partition.alpha": "partition_alpha"},
-}
-AS_PRINTED = {"name": "dp_fedsim", "profile": "paper"}
-OTHERS = {
-    "certified": {"name": "dp_fedsim", "variant": "other", "profile": "strict"},
-    "another step": AS_PRINTED | {"variant": "other", "hyperparameters": {"fisher_norm": "minmax"}},
-    "official code": AS_PRINTED | {"name": "dp_fedsam", "variant": "other", "official_code": True},
-}
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_a_row_of_another_version_than_the_papers_carries_no_printed_number(load, other):
-    names = {"dp_fedsim": "DP-FedSim", "dp_fedsam": "DP-FedSAM"}
-    as_printed = [AS_PRINTED, {"name": "dp_fedsam", "profile": "paper"}]
-    study = load(
-        **FEDSIM, methods=[*as_printed, other], seeds=[0], paper=TABLE_I | {"methods": names}
-    )
+    named = TABLE_I | {"methods": {"dp_fedsim": "DP-FedSim", "dp_fedsam": "DP-FedSAM"}}
+    study = load(**FEDSIM, methods=[*TABLES["AS_PRINTED"], other], seeds=[0], paper=named)
     found = {(row.cell.method, row.variant): row.paper_value for row in study.rows}
-    assert found == {
-        ("dp_fedsim", ""): 85.83,
-        ("dp_fedsam", ""): 65.89,
-        (other["name"], "other"): None,
-    }
+    assert found.pop((other["name"], "other")) is None
+    assert found == {("dp_fedsim", ""): 85.83, ("dp_fedsam", ""): 65.89}
 
 
 def test_the_official_codes_row_starts_from_its_defaults(load):
-    rows = [OTHERS["official code"], {"name": "dp_fedsam", "profile": "paper"}]
+    rows = [OTHERS["official code"], TABLES["AS_PRINTED"][1]]
     study = load(**FEDSIM, methods=rows, seeds=[0])
     official, paper = (row.cell.hyperparameters for row in study.rows)
     assert official == {"rho": 0.5, "adaptive": True} != paper
@@ -378,14 +304,13 @@ def test_hyperparameters_that_take_a_step_out_take_its_departure_out(load):
 
 
 @st.composite
-def cells(draw):
+def some_cells(draw):
     epsilon = draw(st.none() | st.floats(0.01, 100))
     values = st.floats(allow_nan=False, allow_infinity=False) | st.booleans() | st.text(max_size=5)
+    clients, alpha = draw(st.integers(2, 1000)), draw(st.floats(0.01, 100))
     return Cell(
         dataset=draw(st.sampled_from(["digits", "cifar10"])),
-        partition=Partition(
-            "dirichlet", draw(st.integers(2, 1000)), alpha=draw(st.floats(0.01, 100))
-        ),
+        partition=Partition("dirichlet", clients, alpha=alpha),
         model=Model("mlp", tuple(draw(st.lists(st.integers(1, 99), max_size=3)))),
         training=Training(draw(st.integers(1, 99)), 1, 0, "sgd", draw(st.floats(1e-6, 10))),
         privacy=Privacy("gaussian", epsilon, None if epsilon is not None else 1.0, 0.001, 0.5),
@@ -396,7 +321,7 @@ def cells(draw):
     )
 
 
-@given(cells())
+@given(some_cells())
 @FAST
 def test_a_cell_survives_json(cell):
     again = Cell.from_dict(json.loads(json.dumps(cell.to_dict())))
@@ -406,7 +331,7 @@ def test_a_cell_survives_json(cell):
 
 
 @pytest.mark.slow
-@given(cells(), st.randoms(use_true_random=False))
+@given(some_cells(), st.randoms(use_true_random=False))
 @FAST
 def test_an_id_does_not_depend_on_the_order_of_keys(cell, random):
     def shuffled(value):
@@ -419,7 +344,7 @@ def test_an_id_does_not_depend_on_the_order_of_keys(cell, random):
     assert Cell.from_dict(shuffled(cell.to_dict())).id == cell.id
 
 
-@given(cells())
+@given(some_cells())
 @FAST
 def test_an_id_is_a_safe_file_name_and_says_what_it_is(cell):
     assert set(cell.id) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._+-")
@@ -430,33 +355,15 @@ def test_an_id_is_a_safe_file_name_and_says_what_it_is(cell):
 # Strictness
 
 
-def places(value, path=()):
-    """Every path of a document."""
-    yield path
-    if isinstance(value, dict | list):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from places(item, (*path, key))
-
-
 FULL = malformed.STUDY | tabled.table("full_study") | {"paper": malformed.PAPER}
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
 ANYTHING = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(max_size=4)
-    | st.sampled_from(["dirichlet", "feddpa", "privacy.epsilon"]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    PLAIN | st.sampled_from(["dirichlet", "feddpa", "privacy.epsilon"]),
+    lambda part: (
+        st.lists(part, max_size=3) | st.dictionaries(st.text(max_size=4), part, max_size=3)
     ),
     max_leaves=5,
 )
-
-
-def at(document, path):
-    for key in path:
-        document = document[key]
-    return document
 
 
 @contextlib.contextmanager
@@ -472,23 +379,24 @@ def refusals_are_one_line():
 
 @pytest.mark.slow
 def test_an_unknown_key_is_refused_anywhere_and_in_one_line(load):
-    mappings = [path for path in places(FULL) if isinstance(at(FULL, path), dict)]
+    places = generated.paths(FULL)
+    mappings = [path for path in places if isinstance(generated.at(FULL, path), dict)]
     assert len(mappings) > 20
     for path in mappings:
         document = copy.deepcopy(FULL)
-        key = "x\n: \u2028"
-        at(document, path)[key] = [{}] if path[-1:] == ("axes",) else "local_only"
+        value = [{}] if path[-1:] == ("axes",) else "local_only"
+        generated.at(document, path)["x\n: \u2028"] = value
         with pytest.raises(ConfigError) as refused:
             load(**document)
         assert not any("\n" in str(error) for error in refused.value.all)
 
 
 @pytest.mark.slow
-@given(st.sampled_from([path for path in places(FULL) if path]), ANYTHING)
+@given(st.sampled_from([path for path in generated.paths(FULL) if path]), ANYTHING)
 @settings(FAST, max_examples=50)
 def test_whatever_stands_in_a_study_it_is_run_or_refused_in_one_line(load, path, value):
     document = copy.deepcopy(FULL)
-    at(document, path[:-1])[path[-1]] = value
+    generated.at(document, path[:-1])[path[-1]] = value
     with refusals_are_one_line():
         assert load(**document).rows
         validate(config.parse({"studies": ["good"]}))
@@ -519,15 +427,16 @@ def test_schemas_are_valid_json_schemas():
 
 
 def test_defaults_written_in_the_schemas_are_those_of_a_file_that_leaves_them_out(load):
-    for name, kind in BLOCKS.items():
-        rules = documents.schema()["$defs"][name]["properties"]
-        written = {key: rule["default"] for key, rule in rules.items() if "default" in rule}
+    def written(rules):
+        return {key: rule["default"] for key, rule in rules.items() if "default" in rule}
+
+    for name, kind in cells.BLOCKS.items():
+        defaults = written(documents.schema()["$defs"][name]["properties"])
         given = dict.fromkeys(options.schema(kind)["required"], 1)
-        assert options.build(kind, given) == options.build(kind, written | given)
-    rules = CONFIG_SCHEMA["properties"]
-    written = {key: rule["default"] for key, rule in rules.items() if "default" in rule}
-    assert len(written) == len(rules) - 1
-    assert config.parse({"studies": ["a"]}) == config.parse({"studies": ["a"], **written})
+        assert options.build(kind, given) == options.build(kind, defaults | given)
+    defaults = written(CONFIG_SCHEMA["properties"])
+    assert len(defaults) == len(CONFIG_SCHEMA["properties"]) - 1
+    assert config.parse({"studies": ["a"]}) == config.parse({"studies": ["a"], **defaults})
 
 
 GOOD = {
@@ -535,14 +444,14 @@ GOOD = {
     "model": Model("resnet20"),
     "training": Training(1, 1, 0, "sgd", 0.1),
     "privacy": Privacy("gaussian"),
-    "server": Server("adam"),
-    "features": Features("scattering", reference="mnist"),
+    "server": cells.Server("adam"),
+    "features": cells.Features("scattering", reference="mnist"),
 }
 VALUES = (None, -1, 0, 1, 2, 3, 1e-9, 0.5, 0.6, 0.999, 1.0, 1.5, -0.1, 0.0, float("nan"))
 WORDS = ("", "x", "none", "iid", "natural", "adam", "rdp", "bf16", "laplace", "crop")
 
 
-@pytest.mark.parametrize("path", [path for path in sorted(OPTIONS) if "." in path])
+@pytest.mark.parametrize("path", [path for path in sorted(cells.OPTIONS) if "." in path])
 def test_the_schema_and_the_check_of_a_block_accept_the_same_values(path):
     block, _, name = path.partition(".")
     rules = documents.schema()["$defs"][block]["properties"][name]
@@ -592,10 +501,8 @@ def test_a_study_asked_for_by_a_wrong_name_is_guessed(load):
 
 def test_the_folder_of_papers_holds_studies_of_the_same_kind(load):
     Path("studies/papers").mkdir()
-    paper = malformed.PAPER | {"match": {"dataset": "dataset", "partition.kind": "partition"}}
-    malformed.write(
-        Path("studies/papers/of_paper.yaml"), malformed.STUDY | CIFAR | {"paper": paper}
-    )
+    paper = {"paper": malformed.PAPER | {"match": TABLES["MATCHED"]}}
+    malformed.write(Path("studies/papers/of_paper.yaml"), malformed.STUDY | CIFAR | paper)
     assert study_names() == ("good", "of_paper")
     assert 61.55 in {row.paper_value for row in load_study("of_paper").rows}
     shutil.copy("studies/good.yaml", "studies/of_paper.yaml")
@@ -613,10 +520,8 @@ def test_printed_numbers_beside_the_study_are_missing(load):
 def test_printed_numbers_that_were_edited_are_read_again(load):
     named = TABLE_I | {"methods": {"dp_fedavg": "DP-FedAvg"}}
     words = {**FEDSIM, "methods": [{"name": "dp_fedavg"}], "seeds": [0], "paper": named}
-    file = Path("studies/paper_results.yaml")
-    text = file.read_text()
     assert [row.paper_value for row in load(**words).rows] == [85.28]
-    file.write_text(text.replace("85.28", "12.5"))
+    malformed.text("85.28", "12.5", "studies/paper_results.yaml")(Path())
     assert [row.paper_value for row in load(**words).rows] == [12.5]
 
 
