@@ -16,6 +16,7 @@ import tarfile
 import threading
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pooch
@@ -29,15 +30,7 @@ import warm
 from called import called
 from pflpipe.data import datasets, downloads, pins
 from pflpipe.data.contract import STANDARDISED
-from pflpipe.data.datasets import (
-    Header,
-    arrays_from,
-    describe,
-    load_arrays,
-    normalise,
-    prepare,
-    read_header,
-)
+from pflpipe.data.datasets import Header, arrays_from, describe, load_arrays, normalise, prepare
 from pflpipe.errors import DataError
 
 ROOT = Path(__file__).parents[1]
@@ -56,15 +49,11 @@ def md5(content: bytes) -> str:
 def idx(values: np.ndarray) -> bytes:
     """The idx format of MNIST: magic (type 8 = uint8, number of dimensions), sizes, bytes; big
     endian."""
-    header = bytes([0, 0, 8, values.ndim]) + b"".join(
-        size.to_bytes(4, "big") for size in values.shape
-    )
-    return header + values.astype(np.uint8).tobytes()
+    sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
+    return bytes([0, 0, 8, values.ndim]) + sizes + values.astype(np.uint8).tobytes()
 
 
-def mnist_files(
-    prefixes: tuple[str, str], images: np.ndarray, labels: np.ndarray
-) -> dict[str, bytes]:
+def mnist_files(prefixes, images: np.ndarray, labels: np.ndarray) -> dict[str, bytes]:
     files = {}
     for prefix, part in zip(prefixes, (TRAIN, TEST), strict=True):
         files[f"{prefix}-images-idx3-ubyte"] = idx(images[part])
@@ -124,19 +113,18 @@ def cifar_original(monkeypatch, name="cifar10"):
     cls = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
     key = {"cifar10": "labels", "cifar100": "fine_labels"}[name]
     flat = COLOUR.transpose(0, 3, 1, 2).reshape(12, -1)
-    train_names = [file for file, _ in cls.train_list]
-    parts = np.array_split(np.arange(8), len(train_names))
-    shares = dict(zip(train_names, parts, strict=True)) | {cls.test_list[0][0]: np.arange(8, 12)}
+    names = [file for file, _ in (*cls.train_list, *cls.test_list)]
+    shares = [*np.array_split(np.arange(8), len(cls.train_list)), np.arange(8, 12)]
     plain = {}
-    for file, rows in shares.items():
+    for file, rows in zip(names, shares, strict=True):
         content = {"data": flat[rows], key: LABELS[rows].tolist()}
         plain[f"{cls.base_folder}/{file}"] = pickle.dumps(content, protocol=2)
     meta = f"{cls.base_folder}/{cls.meta['filename']}"
     plain[meta] = pickle.dumps({cls.meta["key"]: ["a"] * 10})
     packed = {cls.filename: tar(plain, "w:gz")}
     digests = {Path(file).name: md5(content) for file, content in plain.items()}
-    monkeypatch.setattr(cls, "train_list", [[file, digests[file]] for file in train_names])
-    monkeypatch.setattr(cls, "test_list", [[file, digests[file]] for file, _ in cls.test_list])
+    for part in ("train_list", "test_list"):
+        monkeypatch.setattr(cls, part, [[file, digests[file]] for file, _ in getattr(cls, part)])
     monkeypatch.setattr(cls, "meta", {**cls.meta, "md5": digests[cls.meta["filename"]]})
     monkeypatch.setattr(cls, "tgz_md5", md5(packed[cls.filename]))
     return cls, plain, packed
@@ -193,11 +181,10 @@ def tff_files(tmp_path: Path) -> dict[str, bytes]:
 
 
 def leaf_json(writers: dict[str, list[int]], offset: int) -> bytes:
-    paper = {
-        w: 1.0 - ink(labels[0] + offset, len(labels)).reshape(len(labels), 784) / 255.0
-        for w, labels in writers.items()
-    }
-    user_data = {w: {"x": paper[w].tolist(), "y": labels} for w, labels in writers.items()}
+    user_data = {}
+    for writer, labels in writers.items():
+        paper = 1.0 - ink(labels[0] + offset, len(labels)).reshape(len(labels), 784) / 255.0
+        user_data[writer] = {"x": paper.tolist(), "y": labels}
     samples = [len(y) for y in writers.values()]
     found = {"users": list(writers), "num_samples": samples, "user_data": user_data}
     return json.dumps(found).encode()
@@ -205,10 +192,8 @@ def leaf_json(writers: dict[str, list[int]], offset: int) -> bytes:
 
 @pytest.fixture
 def no_network(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("the network was asked")
-
-    monkeypatch.setattr(pooch, "retrieve", refuse)
+    asked = mock.Mock(side_effect=AssertionError("the network was asked"))
+    monkeypatch.setattr(pooch, "retrieve", asked)
 
 
 @pytest.fixture
@@ -216,12 +201,7 @@ def server(tmp_path):
     """A web server on this machine; returns its folder and its address."""
     folder = tmp_path / "served"
     folder.mkdir()
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *args):
-            pass
-
-    handler = functools.partial(Quiet, directory=str(folder))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
         thread = threading.Thread(target=web.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -300,9 +280,7 @@ def test_a_damaged_download_is_refused_and_leaves_nothing(content, tmp_path, mon
 def test_without_network_the_error_says_in_one_line_what_to_put_where(
     dataset, tmp_path, monkeypatch
 ):
-    def unreachable(*args, **kwargs):
-        raise OSError("Name or service not known")
-
+    unreachable = mock.Mock(side_effect=OSError("Name or service not known"))
     monkeypatch.setattr(pooch, "retrieve", unreachable)
     words = f"{dataset}: .* cannot be downloaded; .* put .* into .*down"
     with pytest.raises(DataError, match=words) as caught:
@@ -387,55 +365,59 @@ def test_femnist_is_fetched_and_read_from_its_archive(tmp_path, monkeypatch, ser
     assert_is_femnist(tmp_path / "out.npz")
 
 
-@pytest.mark.parametrize(
-    "layout", ["all_data_{}.json", "all_data/all_data_{}.json", "train/part_{}.json"]
-)
+@pytest.mark.parametrize("layout", ["all_data_{}.json", "all_data/all_data_{}.json"])
 def test_femnist_is_read_from_leafs_json(layout, tmp_path, no_network):
-    first, second = ({writer: TFF_WRITERS[writer]} for writer in TFF_WRITERS)
-    files = {layout.format(i): leaf_json(part, 0) for i, part in enumerate((first, second))}
-    has_test = layout.startswith("train")
-    if has_test:
-        files["test/all.json"] = leaf_json(TFF_WRITERS, 10)
-    write(tmp_path / "leaf", files)
+    parts = [leaf_json({writer: TFF_WRITERS[writer]}, 0) for writer in TFF_WRITERS]
+    write(tmp_path / "leaf", {layout.format(i): part for i, part in enumerate(parts)})
     prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
     arrays = load_arrays(tmp_path / "out.npz")
-    if has_test:
-        order = np.argsort(arrays.train_users, kind="stable")
-        assert arrays.train_users[order].tolist() == [0, 0, 0, 1, 1]
-        assert np.array_equal(arrays.train_images[order], np.concatenate([ink(0, 3), ink(3, 2)]))
-        assert sorted(arrays.test_users.tolist()) == [0, 0, 0, 1, 1]
-    else:
-        labels = np.concatenate([arrays.train_labels, arrays.test_labels])
-        assert sorted(labels.tolist()) == [0, 1, 2, 3, 61]
-        # 20 % of each writer's rows: one of three, none of two
-        assert arrays.test_users.tolist() == [0]
+    labels = np.concatenate([arrays.train_labels, arrays.test_labels])
+    assert sorted(labels.tolist()) == [0, 1, 2, 3, 61]
+    # 20 % of each writer's rows: one of three, none of two
+    assert arrays.test_users.tolist() == [0]
 
 
-@pytest.mark.parametrize("form", ["leaf", "tff"])
-def test_femnist_with_labels_that_are_no_whole_numbers_is_refused(form, tmp_path):
-    import h5py
+def test_femnist_is_read_from_leafs_json_with_a_test_set(tmp_path, no_network):
+    parts = [leaf_json({writer: TFF_WRITERS[writer]}, 0) for writer in TFF_WRITERS]
+    files = {f"train/part_{i}.json": part for i, part in enumerate(parts)}
+    write(tmp_path / "leaf", files | {"test/all.json": leaf_json(TFF_WRITERS, 10)})
+    prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
+    arrays = load_arrays(tmp_path / "out.npz")
+    order = np.argsort(arrays.train_users, kind="stable")
+    assert arrays.train_users[order].tolist() == [0, 0, 0, 1, 1]
+    assert np.array_equal(arrays.train_images[order], np.concatenate([ink(0, 3), ink(3, 2)]))
+    assert sorted(arrays.test_users.tolist()) == [0, 0, 0, 1, 1]
 
-    if form == "leaf":
-        write(tmp_path / "down", {"all_data_0.json": leaf_json({"f0000_14": [0, 1.5, 2]}, 0)})
-    else:
-        write(tmp_path / "down", tff_files(tmp_path))
-        with h5py.File(tmp_path / "down" / "fed_emnist_train.h5", "r+") as file:
-            del file["examples/f0000_14/label"]
-            file["examples/f0000_14/label"] = [0, 1.5, 2]
-    words = r"classes; got '(1.5 in 1 row|0.0 in 5 rows).*expected one of \[0, 1, 2,"
-    with pytest.raises(DataError, match=words):
+
+NO_CLASS = r"classes; got '(1.5 in 1 row|0.0 in 5 rows).*expected one of \[0, 1, 2,"
+NO_INK = r"fed_emnist_test.h5: examples/f0000_14: pixels; .*expected 0 \(ink\) to 1"
+
+
+def test_labels_of_leaf_that_are_no_whole_numbers_are_refused(tmp_path):
+    write(tmp_path / "down", {"all_data_0.json": leaf_json({"f0000_14": [0, 1.5, 2]}, 0)})
+    with pytest.raises(DataError, match=NO_CLASS):
         prepare("femnist", tmp_path / "down", tmp_path, tmp_path / "out.npz")
 
 
-def test_femnist_with_pixels_of_another_scale_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "key", "values", "words"),
+    [
+        ("fed_emnist_train.h5", "label", [0, 1.5, 2], NO_CLASS),
+        ("fed_emnist_test.h5", "pixels", np.full((3, 28, 28), 255.0), NO_INK),
+    ],
+    ids=["labels that are no whole numbers", "pixels of another scale"],
+)
+def test_files_of_tensorflow_federated_with_other_numbers_are_refused(
+    file, key, values, words, tmp_path
+):
     import h5py
 
     write(tmp_path / "down", tff_files(tmp_path))
-    with h5py.File(tmp_path / "down" / "fed_emnist_test.h5", "r+") as file:
-        file["examples/f0000_14/pixels"][...] = 255.0
-    words = r"fed_emnist_test.h5: examples/f0000_14: pixels; .*expected 0 \(ink\) to 1"
+    with h5py.File(tmp_path / "down" / file, "r+") as opened:
+        del opened[f"examples/f0000_14/{key}"]
+        opened[f"examples/f0000_14/{key}"] = values
     with pytest.raises(DataError, match=words):
-        prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
+        prepare("femnist", tmp_path / "down", tmp_path, tmp_path / "out.npz")
 
 
 # --- digits and the fixed test set
@@ -450,7 +432,7 @@ def test_digits_come_without_network_as_described(tmp_path, no_network):
     assert arrays.train_images.dtype == np.uint8
     assert (arrays.train_images.max(), arrays.train_images.min()) == (255, 0)
     assert not (tmp_path / "down").exists()
-    read = read_header(tmp_path / "digits.npz", "digits")
+    read = datasets.read_header(tmp_path / "digits.npz", "digits")
     assert describe("digits") == read == Header((8, 8, 1), 10, 1438, None)
     with pytest.raises(DataError, match="the folder"):
         prepare("digits", tmp_path, tmp_path, tmp_path / "digits.npz")
@@ -504,16 +486,27 @@ def own(**changes):
     return {key: value for key, value in (arrays | changes).items() if value is not None}
 
 
+def taken(folder: Path, arrays, name="mine"):
+    """What is said of arrays before they are made, what is made of them, what is said of that, and
+    what is printed."""
+    np.savez(folder / "own.npz", **arrays)
+    before = describe(name, folder / "own.npz")
+    line = prepare(name, folder / "own.npz", folder, folder / "out.npz")
+    made = folder / "out.npz"
+    return before, load_arrays(made), datasets.read_header(made), line
+
+
 def test_own_npz_comes_through_with_users_numbered_in_sorted_order(tmp_path):
-    np.savez_compressed(tmp_path / "own.npz", **own())
-    assert describe("mine", tmp_path / "own.npz") == Header((4, 4, 3), 3, 6, 3, declared=False)
-    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
-    arrays = load_arrays(tmp_path / "out.npz")
+    before, arrays, after, _ = taken(tmp_path, own())
+    assert before == after == Header((4, 4, 3), 3, 6, 3, declared=False)
     assert arrays.train_users.tolist() == [1, 0, 1, 0, 2, 2]
     assert arrays.test_users.tolist() == [2, 0, 0]
     assert arrays.classes == 3
     assert arrays.test_labels.dtype == arrays.train_users.dtype == np.int64
-    assert read_header(tmp_path / "out.npz") == Header((4, 4, 3), 3, 6, 3, declared=False)
+
+
+OF_DIGITS = {"train_images": np.zeros((6, 8, 8), np.uint8)}
+OF_DIGITS |= dict.fromkeys(("test_images", "test_labels"))
 
 
 @pytest.mark.parametrize(
@@ -522,21 +515,15 @@ def test_own_npz_comes_through_with_users_numbered_in_sorted_order(tmp_path):
         ("mine", {}, False),
         ("mine", {"classes": np.int64(3)}, True),
         ("mine", {"classes": np.int64(8)}, True),
-        ("digits", {"train_images": np.zeros((6, 8, 8), np.uint8), "test_images": None}, True),
+        ("digits", OF_DIGITS, True),
     ],
 )
 def test_a_data_set_knows_whether_its_number_of_classes_is_declared(
     name, changes, declared, tmp_path
 ):
     """By its name, or by the arrays' key; before it is made, when it is made, and afterwards."""
-    arrays = own(**changes, train_users=None, test_users=None)
-    if "test_images" not in arrays:
-        del arrays["test_labels"]
-    np.savez(tmp_path / "own.npz", **arrays)
-    assert describe(name, tmp_path / "own.npz").declared == declared
-    prepare(name, tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
-    assert load_arrays(tmp_path / "out.npz").declared == declared
-    assert read_header(tmp_path / "out.npz").declared == declared
+    *found, _ = taken(tmp_path, own(**changes, train_users=None, test_users=None), name)
+    assert [one.declared for one in found] == [declared] * 3
 
 
 @pytest.mark.parametrize("name", datasets.DATASETS)
@@ -568,14 +555,12 @@ def test_a_data_set_knows_whether_its_rows_have_standardised_it(case, split, tmp
     if split:
         arrays |= {"test_images": images[first:], "test_labels": labels[first:]}
     expected = expected and (split or case != "over training rows")
-    np.savez(tmp_path / "own.npz", **arrays)
-    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "mine.npz")
-    assert (STANDARDISED in load_arrays(tmp_path / "mine.npz").contract.warnings) == expected
-    assert (STANDARDISED in read_header(tmp_path / "mine.npz").contract.warnings) == expected
+    _, *found, _ = taken(tmp_path, arrays)
     again = tmp_path / "again.npz"
-    line = prepare("again", tmp_path / "mine.npz", tmp_path, again)
+    line = prepare("again", tmp_path / "out.npz", tmp_path, again)
     assert line.endswith("not read: mean, std")
-    assert (STANDARDISED in load_arrays(again).contract.warnings) == expected
+    for one in (*found, load_arrays(again)):
+        assert (STANDARDISED in one.contract.warnings) == expected
 
 
 def test_a_finished_file_under_another_name_declares_no_classes_that_were_found(tmp_path):
@@ -594,14 +579,11 @@ def test_to_declare_the_classes_that_were_found_changes_no_value_of_a_pinned_nam
 
 
 def test_a_user_with_test_rows_alone_is_a_user(tmp_path):
-    np.savez(tmp_path / "own.npz", **own(test_users=np.array(["c", "aa", "z"])))
-    assert describe("mine", tmp_path / "own.npz").users == 5
-    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
-    arrays = load_arrays(tmp_path / "out.npz")
+    before, arrays, after, _ = taken(tmp_path, own(test_users=np.array(["c", "aa", "z"])))
+    assert before.users == after.users == 5
     assert arrays.train_users.tolist() == [2, 0, 2, 0, 3, 3]
     assert arrays.test_users.tolist() == [3, 1, 4]
     assert arrays.users.tolist() == [0, 1, 2, 3, 4]
-    assert read_header(tmp_path / "out.npz").users == 5
 
 
 @pytest.mark.slow
@@ -636,42 +618,44 @@ BAD = {
     name: (malformed.arrays_of(case["arrays"]), case["words"])
     for name, case in tabled.table("bad_arrays").items()
 }
+OF_OBJECTS = np.array([np.zeros((2, 2)), np.zeros((3, 3)), 1, 2, 3, 4], dtype=object)
+OF_PANDAS = r"train_users; got 'an array of Python objects, as pandas keeps text'.*astype\(str\)"
 BAD |= {
-    "pickled images": (
-        {"train_images": np.array([np.zeros((2, 2)), np.zeros((3, 3)), 1, 2, 3, 4], dtype=object)},
-        "Python objects.*np.stack",
-    ),
-    "pickled users": (
-        {"train_users": np.array(list("bababa"), dtype=object)},
-        r"train_users; got 'an array of Python objects, as pandas keeps text'.*astype\(str\)",
-    ),
+    "pickled images": ({"train_images": OF_OBJECTS}, "Python objects.*np.stack"),
+    "pickled users": ({"train_users": np.array(list("bababa"), dtype=object)}, OF_PANDAS),
 }
+MIXED = own(train_images=np.zeros((6, 4, 4), np.uint8), train_users=None, test_users=None)
 BAD_INSIDE = {  # what a header cannot tell
     "NaN": (np.where(np.eye(6, 5) > 0, np.nan, FLOATS), "NaN.*in 5 rows, the first 0"),
     "infinity": (np.where(np.arange(6)[:, None] == 4, np.inf, FLOATS), "in 1 row, the first 4"),
     "beyond float32": (np.full((6, 5), 1e300), "beyond float32"),
+    "too few rows for a test set": (FLOATS[:2], "test set"),
 }
+
+
+def is_refused(folder: Path, words: str) -> None:
+    """Hold that own.npz is refused in one line, before any job and in the job."""
+    for attempt in (describe, lambda *a: prepare(*a, folder, folder / "out.npz")):
+        with pytest.raises(DataError, match=words) as caught:
+            attempt("mine", folder / "own.npz")
+        assert "own.npz" in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert not (folder / "out.npz").exists()
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_arrays_are_refused_before_any_job_and_in_the_job(case, tmp_path):
     changes, words = BAD[case]
     np.savez(tmp_path / "own.npz", **own(**changes))
-    for attempt in (describe, lambda *a: prepare(*a, tmp_path, tmp_path / "out.npz")):
-        with pytest.raises(DataError, match=words) as caught:
-            attempt("mine", tmp_path / "own.npz")
-        assert "own.npz" in str(caught.value)
-        assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out.npz").exists()
+    is_refused(tmp_path, words)
 
 
 @pytest.mark.parametrize("case", BAD_INSIDE)
-def test_features_must_be_finite(case):
+def test_features_must_be_finite_and_enough_for_a_test_set(case):
     features, words = BAD_INSIDE[case]
+    labels = np.arange(len(features)) % 2
     with pytest.raises(DataError, match=words):
-        arrays_from(
-            {"train_images": features, "train_labels": np.arange(6) % 2}, "mine.npz", "mine"
-        )
+        arrays_from({"train_images": features, "train_labels": labels}, "mine.npz", "mine")
 
 
 def test_features_and_pictures_are_not_mixed():
@@ -680,19 +664,10 @@ def test_features_and_pictures_are_not_mixed():
         arrays_from(raw | {"test_images": np.zeros((3, 16), np.float32)}, "mine.npz")
 
 
-def test_too_few_rows_for_a_test_set_are_refused():
-    with pytest.raises(DataError, match="test set"):
-        arrays_from(
-            {"train_images": FLOATS[:2], "train_labels": np.array([0, 1])}, "mine.npz", "mine"
-        )
-
-
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 torn"])
 def test_what_is_not_an_npz_is_named(content, tmp_path):
     (tmp_path / "own.npz").write_bytes(content)
-    for attempt in (describe, lambda *a: prepare(*a, tmp_path, tmp_path / "out.npz")):
-        with pytest.raises(DataError, match=r"own\.npz cannot be read"):
-            attempt("mine", tmp_path / "own.npz")
+    is_refused(tmp_path, r"own\.npz cannot be read")
 
 
 def test_a_torn_npz_is_named(tmp_path):
@@ -719,16 +694,15 @@ def test_a_missing_source_or_an_unknown_name_says_what_to_do(tmp_path):
 def test_a_known_name_pointed_at_a_file_keeps_its_classes_and_image_shape(name, tmp_path):
     shape = datasets.DATASETS[name].image_shape
     fitting = {"train_images": np.zeros((8, *shape), np.uint8), "train_labels": np.arange(8)}
-    np.savez(tmp_path / "own.npz", **fitting)
-    assert describe(name, tmp_path / "own.npz").classes == 10  # although label 9 does not occur
-    prepare(name, tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
-    assert load_arrays(tmp_path / "out.npz").classes == 10
-    np.savez(tmp_path / "own.npz", **fitting | {"train_labels": np.full(8, 10)})
-    with pytest.raises(DataError, match="expected 0 to 9"):
-        describe(name, tmp_path / "own.npz")
-    np.savez(tmp_path / "own.npz", **fitting | {"train_images": np.zeros((8, 5, 5), np.uint8)})
-    with pytest.raises(DataError, match=f"as {name} has"):
-        describe(name, tmp_path / "own.npz")
+    before, arrays, *_ = taken(tmp_path, fitting, name)
+    assert before.classes == arrays.classes == 10  # although label 9 does not occur
+    for changes, words in (
+        ({"train_labels": np.full(8, 10)}, "expected 0 to 9"),
+        ({"train_images": np.zeros((8, 5, 5), np.uint8)}, f"as {name} has"),
+    ):
+        np.savez(tmp_path / "own.npz", **fitting | changes)
+        with pytest.raises(DataError, match=words):
+            describe(name, tmp_path / "own.npz")
 
 
 def test_an_unfinished_data_file_is_not_taken_for_a_finished_one(tmp_path):
@@ -740,17 +714,15 @@ def test_an_unfinished_data_file_is_not_taken_for_a_finished_one(tmp_path):
 @pytest.mark.parametrize("key", ["train_images", "train_labels", "test_users", "classes"])
 def test_pickled_objects_are_refused_and_never_loaded(key, tmp_path):
     np.savez(tmp_path / "own.npz", **own() | {key: bomb(tmp_path)})
-    for attempt in (describe, lambda *a: prepare(*a, tmp_path, tmp_path / "out.npz")):
-        with pytest.raises(DataError, match=f"{key}; got 'an array of Python objects"):
-            attempt("mine", tmp_path / "own.npz")
+    is_refused(tmp_path, f"{key}; got 'an array of Python objects")
     assert not (tmp_path / "exploded").exists()
 
 
 def test_other_arrays_in_the_file_are_named_and_not_read(tmp_path):
-    np.savez(tmp_path / "own.npz", **own() | {"notes": bomb(tmp_path), "mean": np.zeros(3)})
-    line = prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    more = {"notes": bomb(tmp_path), "mean": np.zeros(3)}
+    before, _, after, line = taken(tmp_path, own() | more)
     assert line.endswith("; not read: mean, notes")
-    assert describe("mine", tmp_path / "own.npz") == read_header(tmp_path / "out.npz")
+    assert before == after
     assert not (tmp_path / "exploded").exists()
 
 
@@ -854,12 +826,8 @@ def test_a_damaged_pin_admits_nothing(content, tmp_path):
 def test_no_data_are_there_without_their_pin(tmp_path, monkeypatch):
     """A job that is killed between the two must not leave values that a run can use and no pin
     holds to."""
-
-    def full(*args, **kwargs):
-        raise OSError("disk full")
-
-    monkeypatch.setattr(datasets.np, "savez", full)
     np.savez_compressed(tmp_path / "own.npz", **own())
+    monkeypatch.setattr(datasets.np, "savez", mock.Mock(side_effect=OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
         prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "data" / "mine.npz")
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["mine.pin"]
@@ -996,30 +964,22 @@ def test_a_file_is_read_in_the_encoding_in_which_python_reads_it(start, code, lo
     prepare("mine", source, Path(), Path("data/mine.npz"))
 
 
-KINDS = {
-    "1,438 rows, 10 classes, images of 8 x 8 pixels": {
-        "train_images": np.zeros((1438, 8, 8), "u1")
-    },
-    "60 rows of 6 users, 10 classes, images of 4 x 5 pixels in 3 channels": {
-        "train_images": np.zeros((60, 4, 5, 3), "u1"),
-        "train_users": np.arange(60) // 10,
-    },
-    "60 rows, 10 classes (from the labels), sequences of 8 steps with 8 channels": {
-        "train_images": np.zeros((60, 8, 8)),
-        "classes": None,
-    },
-    "60 rows, 10 classes, 5 features": {"train_images": np.zeros((60, 5))},
-    "60 rows, 10 classes, 1 feature": {"train_images": np.zeros((60, 1))},
-}
+KINDS = [
+    ("1,438 rows, 10 classes, images of 8 x 8 pixels", (1438, 8, 8)),
+    ("60 rows of 6 users, 10 classes, images of 4 x 5 pixels in 3 channels", (60, 4, 5, 3)),
+    ("60 rows, 10 classes (from the labels), sequences of 8 steps with 8 channels", (60, 8, 8)),
+    ("60 rows, 10 classes, 5 features", (60, 5)),
+    ("60 rows, 10 classes, 1 feature", (60, 1)),
+]
 
 
-@pytest.mark.parametrize("line", KINDS)
-def test_a_line_says_what_arrays_were_taken_for(line, tmp_path):
-    arrays = {"classes": 10, "train_labels": np.arange(len(KINDS[line]["train_images"])) % 10}
-    arrays |= KINDS[line]
-    np.savez(tmp_path / "own.npz", **{key: x for key, x in arrays.items() if x is not None})
-    words = prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
-    assert words == f"mine: {line}"
+@pytest.mark.parametrize(("words", "shape"), KINDS, ids=[words for words, _ in KINDS])
+def test_a_line_says_what_arrays_were_taken_for(words, shape, tmp_path):
+    images, rows = np.zeros(shape, "u1" if "images" in words else "f8"), np.arange(shape[0])
+    arrays = {"train_images": images, "train_labels": rows % 10}
+    arrays |= {"train_users": rows // 10} if "users" in words else {}
+    arrays |= {} if "from the labels" in words else {"classes": 10}
+    assert taken(tmp_path, arrays)[-1] == f"mine: {words}"
 
 
 def test_a_missing_file_of_a_function_is_told_before_any_job(loader):

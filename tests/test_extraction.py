@@ -26,14 +26,12 @@ TABLES = tabled.table("test_extraction")
 torch.set_num_threads(1)
 SCATTERING = Features("scattering", scales=1)
 CELL = Cell(
-    dataset="digits",
-    partition=Partition("iid", 5),
-    model=Model("mlp", ()),
-    training=Training(2, 1, 0, "sgd", 1.0),
+    *("digits", Partition("iid", 5), Model("mlp", ()), Training(2, 1, 0, "sgd", 1.0)),
     privacy=Privacy("gaussian", epsilon=8, delta=1e-3, clip_norm=1.0),
     method="dp_fedavg",
     features=SCATTERING,
 )
+OF_ROWS = ("train_labels", "test_labels", "train_users", "test_users")
 
 
 def pictures(count: int, *shape: int, seed: int = 0) -> np.ndarray:
@@ -42,15 +40,16 @@ def pictures(count: int, *shape: int, seed: int = 0) -> np.ndarray:
 
 def by_hand(image: np.ndarray, scales: int, pool: int) -> np.ndarray:
     """The features of one image [H, W, C], one after the other."""
+
+    def cuts(side: int) -> list[slice]:
+        return [slice(i * side // pool, -(-(i + 1) * side // pool)) for i in range(pool)]
+
     numbers = []
     for channel in np.moveaxis(image, -1, 0):
         pixels = torch.from_numpy(channel[None] / np.float32(255))
         for values in scattering.scatter(pixels, scales)[0].numpy():
-            cut = [
-                [slice(i * side // pool, -(-(i + 1) * side // pool)) for i in range(pool)]
-                for side in values.shape
-            ]
-            numbers += [np.sqrt(max(values[a, b].mean(), 0)) for a in cut[0] for b in cut[1]]
+            high, wide = map(cuts, values.shape)
+            numbers += [np.sqrt(max(values[a, b].mean(), 0)) for a in high for b in wide]
     return np.array(numbers) / np.linalg.norm(numbers)
 
 
@@ -113,10 +112,9 @@ def test_the_file_of_features_has_the_rows_users_and_classes_of_the_data_set(ima
     target = images.parent / "mine.scattering-0.npz"
     line = extraction.make(SCATTERING, images, target)
     raw, made = datasets.load_arrays(images), datasets.load_arrays(target)
-    assert (
-        line == "mine.scattering-0: 120 rows of 12 users, 3 classes (from the labels), 36 features"
-    )
-    for name in ("train_labels", "test_labels", "train_users", "test_users"):
+    of_rows = "120 rows of 12 users, 3 classes (from the labels)"
+    assert line == f"mine.scattering-0: {of_rows}, 36 features"
+    for name in OF_ROWS:
         np.testing.assert_array_equal(getattr(raw, name), getattr(made, name))
     for part in ("train_images", "test_images"):
         found = getattr(made, part)
@@ -126,13 +124,10 @@ def test_the_file_of_features_has_the_rows_users_and_classes_of_the_data_set(ima
     header = datasets.read_header(target)
     assert header.image_shape == features.shape(SCATTERING, (8, 8, 1))
     assert not header.declared
-    for kind in (
-        Partition("natural", 8, new_clients=4),
-        Partition("dirichlet", 5, alpha=0.5, users="ignored"),
-    ):
-        for left, right in zip(
-            *(partition.make(a, kind, 1).train for a in (raw, made)), strict=True
-        ):
+    dealt = Partition("dirichlet", 5, alpha=0.5, users="ignored")
+    for kind in (Partition("natural", 8, new_clients=4), dealt):
+        splits = (partition.make(arrays, kind, 1).train for arrays in (raw, made))
+        for left, right in zip(*splits, strict=True):
             np.testing.assert_array_equal(left, right)
     pin = target.with_suffix(".pin").read_bytes()
     with pytest.raises(DataError, match="other values than when it was first used"):
@@ -166,7 +161,7 @@ def test_features_from_a_file_are_those_of_its_rows_under_the_data_sets_users(im
     assert line == "mine.file-0: 120 rows of 12 users, 3 classes (from the labels), 64 features"
     assert features.shape(block, (8, 8, 1)) == datasets.read_header(target).image_shape == (64,)
     raw, made = datasets.load_arrays(images), datasets.load_arrays(target)
-    for name in ("train_labels", "test_labels", "train_users", "test_users"):
+    for name in OF_ROWS:
         np.testing.assert_array_equal(getattr(raw, name), getattr(made, name))
     for name in ("train_images", "test_images"):
         found, pixels = getattr(made, name), getattr(raw, name)
@@ -301,9 +296,8 @@ def test_what_has_no_features_is_refused_before_any_job(case, tmp_path, monkeypa
     given = {"features": {"kind": "scattering"} | block}
     Path("studies").mkdir()
     malformed.write(Path("studies/tiny.yaml"), STUDY | given | changes)
-    settings = config.parse(
-        {"studies": ["tiny"], "datasets": {n: f"{n}.npz" for n in ("own", "steps")}}
-    )
+    files = {name: f"{name}.npz" for name in ("own", "steps")}
+    settings = config.parse({"studies": ["tiny"], "datasets": files})
     with pytest.raises(PflpipeError, match=message) as refused:
         validate(settings)
     assert len(refused.value.all) == 1
