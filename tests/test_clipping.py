@@ -1,5 +1,6 @@
 """Clipping: a bound on the joint length that holds for whatever numbers an update holds."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -27,45 +28,21 @@ SPECIAL = [0.0, -0.0, 1.0, 1e30, -1e30, 3e38, 1e-30, 1e-45, math.inf, -math.inf,
 )
 def test_clip_has_bounded_norm(values, factor, bound, norm, dtype, scaled):
     entries = torch.tensor(values, dtype=dtype) * factor
-    tree = {
-        "matrix": entries[:6].reshape(2, 1, 3),
-        "vector": entries[6:10].reshape(2, 2),
-        "scalar": entries[10:],
-    }
-    scale = (
-        {
-            "matrix": torch.tensor([1e-3, 0.0, 7.0], dtype=dtype),
-            "scalar": torch.tensor(2.0, dtype=dtype),
-        }
-        if scaled
-        else None
-    )
+    matrix, vector = entries[:6].reshape(2, 1, 3), entries[6:10].reshape(2, 2)
+    tree = {"matrix": matrix, "vector": vector, "scalar": entries[10:]}
+    scale = {"matrix": torch.tensor([1e-3, 0.0, 7.0], dtype=dtype)}
+    scale["scalar"] = torch.tensor(2.0, dtype=dtype)
+    scale = scale if scaled else None
     clipped, norms = clip(tree, bound, scale, norm)
     assert (length(clipped, norm, scale=scale) <= bound * (1 + 1e-6)).all()
     assert all(torch.isfinite(value).all() for value in clipped.values())
     assert not norms.isnan().any()
-    assert (
-        not norms[length(tree, norm, scale=scale).isfinite() & (entries.abs().max() < 1e30)]
-        .isinf()
-        .any()
-    )
+    moderate = length(tree, norm, scale=scale).isfinite() & (entries.abs().max() < 1e30)
+    assert not norms[moderate].isinf().any()
 
 
-NASTY = [
-    0.0,
-    1.0,
-    2.0**-12,
-    2.0**-24 * (1 - 1e-6),
-    3e38,
-    1e19,
-    1e-19,
-    1e-30,
-    1e-38,
-    3e-45,
-    1e300,
-    1e-300,
-    5e-324,
-]
+NASTY = [0.0, 1.0, 2.0**-12, 2.0**-24 * (1 - 1e-6), 3e38, 1e19, 1e-19, 1e-30, 1e-38, 3e-45]
+NASTY += [1e300, 1e-300, 5e-324]
 SCALES = [0.0, 1.0, 0.7, 1e38, 1e-30, 1e-38, 1.4e-45, 1e300, 5e-324]
 
 
@@ -90,26 +67,19 @@ def test_clip_keeps_its_promise_to_the_last_digit_for_nasty_numbers(
 ):
     largest = torch.finfo(dtype).max
     update = torch.tensor(values, dtype=torch.float64).clamp(-largest, largest).to(dtype)
-    scale = torch.tensor(
-        [(scales or [1.0])[place % len(scales or [1.0])] for place in range(len(values))],
-        dtype=torch.float64,
-    )
-    scale = scale.clamp(max=largest).to(dtype)
+    pattern = itertools.islice(itertools.cycle(scales or [1.0]), len(values))
+    scale = torch.tensor([*pattern], dtype=torch.float64).clamp(max=largest).to(dtype)
     public = None if scales is None else {"update": scale}
-    if (
-        bound == "own norm"
-    ):  # decided by the last digits: a little below the length that a first call tells
+    if bound == "own norm":
+        # Decided by the last digits: a little below the length that a first call tells.
         bound = clip({"update": update[None]}, math.inf, public, norm)[1].item() * (1 - 1e-9)
     clipped, norms = clip({"update": update[None]}, bound, public, norm)
     result = clipped["update"][0]
     assert result.isfinite().all()
     if math.isfinite(bound):
         assert power(result, scale, norm) <= (Fraction(bound) * (1 + Fraction(1, 10**6))) ** norm
-        if (
-            norms.isfinite().all()
-            and bound > 1e-31
-            and power(update, scale, norm) <= Fraction(bound) ** norm
-        ):
+        is_within = power(update, scale, norm) <= Fraction(bound) ** norm
+        if norms.isfinite().all() and bound > 1e-31 and is_within:
             assert torch.equal(result, torch.where(scale > 0, update, 0))
 
 
@@ -121,12 +91,8 @@ def crafted(norm, block, lanes, dtype):
     that stays below.
     """
     eps = torch.finfo(dtype).eps
-    summands = (
-        torch.where(torch.arange(block) % lanes == 0, 1.0, lanes / block).double()
-        * eps
-        / 2
-        * (1 - 16 * eps)
-    )
+    parts = torch.where(torch.arange(block) % lanes == 0, 1.0, lanes / block).double()
+    summands = parts * eps / 2 * (1 - 16 * eps)
     summands[0] = 1
     return summands.pow(1 / norm).to(dtype).repeat(1000)[None]
 
@@ -154,10 +120,8 @@ def test_the_length_that_decides_is_exact(norm, dtype):
     draw = torch_generator()
     tree = {"update": torch.randn(2, clients, size, generator=draw, dtype=dtype)}
     scale = {"update": torch.rand(2, size, generator=draw, dtype=dtype) + 0.5}
-    for public in (None, scale):
-        divided = tree["update"].double() / (
-            1 if public is None else scale["update"].unsqueeze(1).double()
-        )
+    update, by = tree["update"].double(), scale["update"].unsqueeze(1).double()
+    for public, divided in ((None, update), (scale, update / by)):
         exact = torch.linalg.vector_norm(divided, ord=norm, dim=-1)
         fast = power_sum(divided.to(dtype), norm) ** (1 / norm)
         assert (fast > exact).any()  # some updates are within their bound and seem longer
@@ -167,18 +131,14 @@ def test_the_length_that_decides_is_exact(norm, dtype):
         assert torch.equal(norms, exact)
         clipped, norms = clip(tree, exact * (1 - 1e-9), public, norm, lead=2)
         assert (norms > exact * (1 - 1e-9)).all()
-        assert (
-            not torch.isclose(clipped["update"], tree["update"], rtol=1e-10, atol=0)
-            .all(dim=-1)
-            .any()
-        )
+        alike = torch.isclose(clipped["update"], tree["update"], rtol=1e-10, atol=0)
+        assert not alike.all(dim=-1).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_clip_keeps_its_bound_where_numbers_are_too_small_for_their_digits(dtype):
-    least = (
-        torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
-    )  # 0.7 of it is rounded to 1 of it
+    # 0.7 of the least number is rounded to 1 of it.
+    least = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
     tiny = {"update": torch.full((2,), least, dtype=dtype)}
     clipped, _ = clip({"update": tiny["update"][None]}, 1.0, tiny)
     assert length(clipped, scale=tiny).item() <= 1
@@ -198,10 +158,8 @@ def test_shortening_never_overflows():
 @pytest.mark.parametrize("size", [31, 32, 33, 1_000_001])
 @pytest.mark.parametrize("norm", [1, 2])
 def test_clip_keeps_its_bound_for_long_vectors(size, norm):
-    tree = {
-        "equal": torch.full((1, size), 0.7),
-        "random": torch.rand(1, size, generator=torch_generator()),
-    }
+    equal, random = torch.full((1, size), 0.7), torch.rand(1, size, generator=torch_generator())
+    tree = {"equal": equal, "random": random}
     clipped, norms = clip(tree, 1.0, norm=norm)
     assert length(clipped, norm).item() == pytest.approx(1.0, abs=1e-6)
     assert norms.item() == pytest.approx(length(tree, norm).item(), rel=1e-6)
@@ -222,9 +180,8 @@ def test_clip_bites_exactly_above_its_bound(norm):
     direction /= torch.linalg.vector_norm(direction, ord=norm)
     for size in (1 - 1e-6, 1 + 1e-6, 1.001, 1.5):
         clipped, _ = clip({"vector": direction * size}, 1.0, norm=norm)
-        torch.testing.assert_close(
-            clipped["vector"], direction * min(size, 1.0), rtol=1e-12, atol=0
-        )
+        expected = direction * min(size, 1.0)
+        torch.testing.assert_close(clipped["vector"], expected, rtol=1e-12, atol=0)
 
 
 def test_clip_leaves_short_and_zero_updates_unchanged_to_the_bit():
@@ -251,17 +208,14 @@ def test_clip_counts_a_nonfinite_update_as_zero_and_touches_no_other():
 
 
 def test_a_bound_for_each_client_and_repeat():
-    tree = {
-        "a": torch.tensor([[[3.0, 0.0], [3.0, 0.0]], [[0.3, 0.0], [0.0, 0.0]]]),
-        "b": torch.tensor([[4.0, 4.0], [0.4, 5.0]]),
-    }
+    a = torch.tensor([[[3.0, 0.0], [3.0, 0.0]], [[0.3, 0.0], [0.0, 0.0]]])
+    b = torch.tensor([[4.0, 4.0], [0.4, 5.0]])
     bounds = torch.tensor([[2.5, math.inf], [0.0, 5.0]], dtype=torch.float64)
-    clipped, norms = clip(tree, bounds, lead=2)
+    clipped, norms = clip({"a": a, "b": b}, bounds, lead=2)
     torch.testing.assert_close(norms, torch.tensor([[5.0, 5.0], [0.5, 5.0]], dtype=torch.float64))
-    torch.testing.assert_close(clipped["b"], torch.tensor([[2.0, 4.0], [0.0, 5.0]]))
-    torch.testing.assert_close(
-        clipped["a"], torch.tensor([[[1.5, 0.0], [3.0, 0.0]], [[0.0, 0.0], [0.0, 0.0]]])
-    )
+    factors = torch.tensor([[0.5, 1.0], [0.0, 1.0]])
+    torch.testing.assert_close(clipped["a"], a * factors[..., None])
+    torch.testing.assert_close(clipped["b"], b * factors)
 
 
 @pytest.mark.parametrize("lead", [(), (2,)])

@@ -67,9 +67,9 @@ from simulations import held, open_plan, plan, simulation
 TABLES = tabled.table("test_correlated")
 
 torch.set_num_threads(1)
-ROOT = Path(__file__).resolve().parents[1]
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = (DOCS / "correlated_noise.md").read_text()
 ASKED = cells.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, band=8)
-SCHEDULES = [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2)]
 TWO = Buffers((0.9, 0.4), (0.3, 0.2))
 # (rounds, groups): the sensitivity, and it times the root mean square of the noise on the sums
 # after each round, for two buffers and for a band as wide as the number of groups.
@@ -103,8 +103,12 @@ def law(band, buffers=None):
     return buffers or (Band(band) if band > 1 else Independent())
 
 
-def source_of(draw, *noise):
-    return Correlated(draw, law(*noise))
+def draw(round):
+    return release_rng("key", "noise", round)
+
+
+def source_of(generator_of, *noise):
+    return Correlated(generator_of, law(*noise))
 
 
 def length_of(rounds, groups, *noise):
@@ -129,10 +133,9 @@ def test_the_deviations_of_the_figure_are_those_of_the_matrices(noise):
 
 
 def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
-    table = pd.read_csv(ROOT / "docs/correlated_noise/table.csv")
+    table = pd.read_csv(DOCS / "correlated_noise/table.csv")
     cells = table.set_index(["q", "rounds", "epsilon"])["final_ratio"]
-    page = (ROOT / "docs/correlated_noise.md").read_text()
-    lines = re.findall(r"^\| (0\.\d+) \| ([\d,]+) \| (.*) \|$", page, re.MULTILINE)
+    lines = re.findall(r"^\| (0\.\d+) \| ([\d,]+) \| (.*) \|$", PAGE, re.M)
     assert len(lines) >= 8
     for q, count, ratios in lines:
         at = [(float(q), int(count.replace(",", "")), e) for e in correlated_noise.EPSILONS]
@@ -143,7 +146,7 @@ def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
     rows = table.set_index(["rounds", "q", "epsilon"])
     of_buffers = rows.loc[20, 0.1, 2.0]["prefixes_ratio_buffers"]
     assert of_buffers == pytest.approx(again["prefixes_ratio_buffers"], rel=1e-3)
-    lines = re.findall(r"^\| ([\d,]+) \| (0\.\d+) \| (\d+) \| (\S+) \|$", page, re.MULTILINE)
+    lines = re.findall(r"^\| ([\d,]+) \| (0\.\d+) \| (\d+) \| (\S+) \|$", PAGE, re.M)
     assert len(lines) >= 5
     for count, q, band, ratio in lines:
         for budget in correlated_noise.EPSILONS:
@@ -154,10 +157,9 @@ def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
 
 
 def test_the_page_has_the_numbers_of_the_studies():
-    table = pd.read_csv(ROOT / "docs/correlated_noise/studies.csv")
+    table = pd.read_csv(DOCS / "correlated_noise/studies.csv")
     rows = table.set_index(["study", "method", "epsilon_target", "noise"])
-    page = (ROOT / "docs/correlated_noise.md").read_text()
-    lines = re.findall(r"^\| (SPI|Jester), (\w+) \| (\S+) \| (.*) \|$", page, re.MULTILINE)
+    lines = re.findall(r"^\| (SPI|Jester), (\w+) \| (\S+) \| (.*) \|$", PAGE, re.M)
     assert len(lines) >= 6
     for study, method, budget, printed in lines:
         at = f"correlated_noise_{study.lower()}", method, float(budget)
@@ -165,9 +167,8 @@ def test_the_page_has_the_numbers_of_the_studies():
         secret, *differences = printed.split(" | ")
         found = rows.loc[(*at, "secret cohorts, independent")]
         assert float(secret) == pytest.approx(found["accuracy"], abs=0.051)
-        for noise, text in zip(
-            ("groups, independent", band, "groups, 2 buffers"), differences, strict=True
-        ):
+        others = "groups, independent", band, "groups, 2 buffers"
+        for noise, text in zip(others, differences, strict=True):
             numbers = [float(one) for one in re.findall(r"[-+]?\d+\.\d", text)]
             wanted = rows.loc[(*at, noise), ["to_secret", "low", "high"]]
             assert numbers == pytest.approx(wanted.tolist(), abs=0.051)
@@ -240,18 +241,16 @@ def test_where_all_take_part_in_every_round_fitted_buffers_take_nothing_back():
 
 def test_buffers_that_take_nothing_back_leave_independent_noise():
     idle = Buffers((0.9,), (0.0,))
-    source = source_of(lambda round: release_rng("key", "noise", round), 5, idle)
+    source = source_of(draw, 5, idle)
     for round in range(5):
-        fresh = normal(release_rng("key", "noise", round), (4,))
-        np.testing.assert_array_equal(source.at(round)([(4,)])[0], fresh)
+        np.testing.assert_array_equal(source.at(round)([(4,)])[0], normal(draw(round), (4,)))
     alone = plan(rounds=5, groups=2)
-    both = dataclasses.replace(alone, band=5, buffers=idle)
-    assert single(both) == single(alone)
+    assert single(dataclasses.replace(alone, band=5, buffers=idle)) == single(alone)
 
 
 def test_buffers_need_the_memory_of_their_number_and_a_band_that_of_its_rounds():
     def most(*noise):
-        source = source_of(lambda round: release_rng("key", "noise", round), *noise)
+        source = source_of(draw, *noise)
         tracemalloc.start()
         source.at(39)([(50_000,)])
         peak = tracemalloc.get_traced_memory()[1]
@@ -344,7 +343,7 @@ def test_every_client_takes_part_in_the_rounds_of_its_group():
 @pytest.mark.parametrize("scaled", [False, True])
 def test_whitened_over_all_rounds_the_noise_is_that_of_its_keys(scaled, band, buffers):
     rule = plan(3, rounds=7, band=band, buffers=buffers, noise_multiplier=2.0)
-    source = source_of(lambda round: release_rng("key", "noise", round), band, buffers)
+    source = source_of(draw, band, buffers)
     sent = Uploads({"a": torch.ones(3, 2, 3).double(), "b": torch.zeros(3, 1).double()})
     left = []
     for round in range(7):
@@ -352,18 +351,15 @@ def test_whitened_over_all_rounds_the_noise_is_that_of_its_keys(scaled, band, bu
         present = torch.ones(3, dtype=torch.bool)
         released = mechanism.release(source.at(round), sent, present, rule, scale)
         spread = 0.5 * 2.0 / 3
-        noise = {name: (released.sum[name] - released.clean[name]) / spread for name in "ab"}
-        noise["a"] = noise["a"] / scale.get("a", 1.0)
-        left.append(torch.cat([noise["a"].flatten(), noise["b"]]).numpy())
-    fresh = []
-    for round in range(7):
-        rng = release_rng("key", "noise", round)
-        fresh.append(np.r_[normal(rng, (2, 3)).ravel(), normal(rng, (1,))])
+        a, b = ((released.sum[name] - released.clean[name]) / spread for name in "ab")
+        left.append(torch.cat([(a / scale.get("a", 1.0)).flatten(), b]).numpy())
+    rngs = map(draw, range(7))
+    fresh = [np.r_[normal(rng, (2, 3)).ravel(), normal(rng, (1,))] for rng in rngs]
     strategy = matrix_of(buffers, 7) if buffers else matrix(7, band)
     np.testing.assert_allclose(strategy @ np.array(left), np.array(fresh), atol=1e-12)
 
 
-@pytest.mark.parametrize("schedule", [*SCHEDULES, (2, 6, TWO)])
+@pytest.mark.parametrize("schedule", [(1, 3), (2, 1), (2, 2), (2, 4), (3, 2), (2, 6, TWO)])
 def test_a_resumed_run_has_the_bits_of_the_whole_one(schedule):
     """The noise of earlier rounds comes from their keys again: nothing of it is stored."""
     found = world(*schedule)
@@ -388,7 +384,7 @@ def test_groups_without_privacy_take_turns_too():
 
 @pytest.mark.parametrize("noise", [(4,), (6, TWO)])
 def test_the_same_noise_is_drawn_for_a_round_that_is_asked_for_again(noise):
-    source = source_of(lambda round: release_rng("key", "noise", round), *noise)
+    source = source_of(draw, *noise)
     first = [source.at(round)([(3,)])[0].copy() for round in range(6)]
     for round in (5, 2, 3, 0):
         np.testing.assert_array_equal(source.at(round)([(3,)])[0], first[round])
@@ -421,14 +417,19 @@ def forgetful(generator_of, *noise):
     return lambda round: sources[round >= 3].at(round - 3 if round >= 3 else round)
 
 
-FAULTS = {
-    "as it is": lambda draw, band: source_of(draw, band).at,
-    "bands shifted by one": lambda draw, band: Correlated(draw, Shifted(band)).at,
-    "a band more": lambda draw, band: source_of(draw, band + 1).at,
-    "independent noise": lambda draw, band: (
-        lambda t: lambda shapes: source_of(lambda _: draw(t), band).at(0)(shapes)
-    ),
-    "noise not reused on resume": forgetful,
+OF_A_BAND = {
+    "as it is": lambda draw: source_of(draw, 3).at,
+    "bands shifted by one": lambda draw: Correlated(draw, Shifted(3)).at,
+    "a band more": lambda draw: source_of(draw, 4).at,
+    "independent noise": lambda draw: lambda t: source_of(lambda _: draw(t), 3).at(0),
+    "noise not reused on resume": lambda draw: forgetful(draw, 3),
+}
+OF_BUFFERS = {
+    "buffers as they are": lambda draw: source_of(draw, 6, TWO).at,
+    "buffers that keep less": lambda draw: source_of(draw, 6, Buffers((0.9, 0.3), TWO.scales)).at,
+    "a buffer less": lambda draw: source_of(draw, 6, Buffers(TWO.decays, (0.3, 0.0))).at,
+    "buffers lost on resume": lambda draw: forgetful(draw, 6, TWO),
+    "a band instead": lambda draw: source_of(draw, 6).at,
 }
 
 
@@ -441,29 +442,12 @@ def refusal(found, faulty):
     return ""
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", [*OF_A_BAND, *OF_BUFFERS])
 def test_the_law_of_a_run_catches_other_noise(fault):
-    found = world()
-    faulty = drawing(found, FAULTS[fault](lambda t: release_rng(found.key, "noise", t), 3))
-    said = refusal(found, faulty)
-    assert said == "" if fault == "as it is" else re.search(REFUSED, said)
-
-
-OF_BUFFERS = {
-    "as it is": lambda draw: source_of(draw, 6, TWO).at,
-    "buffers that keep less": lambda draw: source_of(draw, 6, Buffers((0.9, 0.3), TWO.scales)).at,
-    "a buffer less": lambda draw: source_of(draw, 6, Buffers(TWO.decays, (0.3, 0.0))).at,
-    "buffers lost on resume": lambda draw: forgetful(draw, 6, TWO),
-    "a band": lambda draw: source_of(draw, 6).at,
-}
-
-
-@pytest.mark.parametrize("fault", OF_BUFFERS)
-def test_the_law_of_a_run_catches_other_buffers(fault):
-    found = world(2, 6, TWO)
-    faulty = drawing(found, OF_BUFFERS[fault](lambda t: release_rng(found.key, "noise", t)))
-    said = refusal(found, faulty)
-    assert said == "" if fault == "as it is" else re.search(REFUSED, said)
+    found = world() if fault in OF_A_BAND else world(2, 6, TWO)
+    source = (OF_A_BAND | OF_BUFFERS)[fault](lambda t: release_rng(found.key, "noise", t))
+    said = refusal(found, drawing(found, source))
+    assert said == "" if fault in ("as it is", "buffers as they are") else re.search(REFUSED, said)
 
 
 def test_the_law_of_a_run_catches_another_group(monkeypatch):
@@ -476,7 +460,7 @@ def test_the_law_of_a_run_catches_another_group(monkeypatch):
 
 def test_the_law_of_a_run_counts_every_bit():
     rule = plan(3, rounds=2, band=2)
-    source = source_of(lambda round: release_rng("key", "noise", round), 2)
+    source = source_of(draw, 2)
     sent, present = Uploads({"a": torch.ones(3, 4).double()}), torch.ones(3, dtype=torch.bool)
     found = Residuals()
     for round in range(2):
@@ -552,8 +536,7 @@ def test_the_audit_catches_the_sensitivity_of_one_participation(level, reference
     rule = case.plan
     column = length_of(rule.rounds, rule.rounds, rule.band, rule.buffers)
     noise = case.claimed.multiplier * column
-    less = dataclasses.replace(case.plan, noise_multiplier=noise)
-    faulty = audited(reference, plan=less)
+    faulty = audited(reference, plan=dataclasses.replace(rule, noise_multiplier=noise))
     if level == "coupled":
         assert measured(faulty, KEY, DRAWS).length > 0.95 * rule.multiplier / noise
     else:
@@ -568,14 +551,8 @@ def test_the_audit_catches_noise_that_is_the_same_in_every_round():
 
 
 def test_a_run_stands_on_the_audits_of_both():
-    cell = cells.Cell(
-        "digits",
-        cells.Partition("iid", 8),
-        cells.Model("mlp", (4,)),
-        cells.Training(6, 1, 0, "sgd", 0.1, groups=2),
-        ASKED,
-        "dp_fedavg",
-    )
+    training, network = cells.Training(6, 1, 0, "sgd", 0.1, groups=2), cells.Model("mlp", (4,))
+    cell = cells.Cell("digits", cells.Partition("iid", 8), network, training, ASKED, "dp_fedavg")
     names = {"gaussian-central", "gaussian-local", "gaussian-correlated-central"}
     assert {case.id for case in cases.of_cell(cell)} == names
     buffers = dataclasses.replace(ASKED, band=1, buffers=2)
@@ -621,34 +598,27 @@ def test_buffers_with_a_negative_entry_or_without_a_limit_are_refused(decays, sc
 
 def test_departures_and_single_messages_are_refused():
     rule = plan(groups=2, band=2)
+    shape = {"rounds": 6, "sample_rate": 1.0, "clients": 8, "groups": 2}
     for departure in ("no_composition", "data_size_weights", "public_sampling"):
         with pytest.raises(PrivacyError, match=departure):
             effective_plan(rule, [departure])
         with pytest.raises(PrivacyError, match=departure):
-            accounting.make_plan(
-                ASKED, rounds=6, sample_rate=1.0, clients=8, groups=2, departures=[departure]
-            )
+            accounting.make_plan(ASKED, **shape, departures=[departure])
     with pytest.raises(PrivacyError, match="epsilon_local"):
         accounting.epsilon_local(rule, 1e-5)
 
 
 def test_a_release_is_given_the_noise_of_its_plan():
     sent, present = Uploads({"a": torch.ones(4, 2)}), torch.ones(4, dtype=torch.bool)
-    rng = release_rng("key", "noise", 0)
     with pytest.raises(PrivacyError, match="correlated by a band of 2"):
-        mechanism.release(rng, sent, present, plan(band=2))
+        mechanism.release(draw(0), sent, present, plan(band=2))
     with pytest.raises(PrivacyError, match="one of NumPy"):
-        mechanism.release(source_of(lambda _: rng, 2).at(0), sent, present, plan())
-
-
-STUDY = TABLES["STUDY"]
+        mechanism.release(source_of(draw, 2).at(0), sent, present, plan())
 
 
 def asked(folder, training="groups: 2", privacy="band: 2", method="{name: dp_fedavg}"):
-    words = {"TRAINING": training, "PRIVACY": privacy, "METHOD": method}
-    text = STUDY
-    for word, value in words.items():
-        text = text.replace(word, value)
+    text = TABLES["STUDY"].replace("TRAINING", training)
+    text = text.replace("PRIVACY", privacy).replace("METHOD", method)
     (folder / "asked.yaml").write_text(text)
     problems = Problems()
     outline = read("asked", folder, problems)
@@ -657,8 +627,7 @@ def asked(folder, training="groups: 2", privacy="band: 2", method="{name: dp_fed
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
-    TABLES["a study that asks for what cannot be is refused"],
+    ("words", "told"), TABLES["a study that asks for what cannot be is refused"]
 )
 def test_a_study_that_asks_for_what_cannot_be_is_refused(words, told, tmp_path):
     with pytest.raises(PflpipeError, match=told):

@@ -13,17 +13,9 @@ import tabled
 from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import DEPARTURES, EXTRAS, OF_MESSAGES, WITHOUT_JOINT_CLIP
 from pflpipe.privacy import departures as module
-from pflpipe.privacy.mechanism import Uploads, release
-from releases import (
-    GAUSSIAN,
-    LAPLACE,
-    NOTHING,
-    everybody,
-    generator,
-    published,
-    tensors,
-    torch_generator,
-)
+from pflpipe.privacy import mechanism
+from pflpipe.privacy.mechanism import Uploads
+from releases import GAUSSIAN, LAPLACE, NOTHING, everybody, published, tensors, torch_generator
 
 TABLES = tabled.table("test_departures")
 
@@ -55,10 +47,16 @@ def uploads(names, lead=(), clients=6, seed=0, size=0.6):
         **{f"radius.{name}": 0.3 * numbers(*shape) for name, shape in SHAPES.items()},
     }
     read = {entry for name in names for entry in EXTRAS.get(name, ())}
-    return Uploads(
-        update,
-        {key: value for key, value in entries.items() if {key, key.partition(".")[0] + "."} & read},
-    )
+    own = {key for key in entries if {key, key.partition(".")[0] + "."} & read}
+    return Uploads(update, {key: value for key, value in entries.items() if key in own})
+
+
+def release(sent, present, plan, names, seed=0):
+    return mechanism.release(np.random.default_rng(seed), sent, present, plan, departures=names)
+
+
+def changed(tree, change):
+    return {name: change(value) for name, value in tree.items()}
 
 
 def by_hand(sent, present, plan, names, draws):
@@ -70,28 +68,21 @@ def by_hand(sent, present, plan, names, draws):
     extras = {name: value.numpy() for name, value in sent.extras.items()}
     clients, layers = len(present), [("conv.weight", "conv.bias"), ("head.weight",)]
     parts = [(name,) for name in SHAPES] if "per_tensor_clip" in names else layers
-    share = 1 / math.sqrt(plan.sample_rate * plan.clients)
-    if "noise_not_divided" in names:
-        share = 1.0
+    share = 1 if "noise_not_divided" in names else 1 / math.sqrt(plan.sample_rate * plan.clients)
+    spread = plan.noise_multiplier * share
     messages = {name: np.zeros_like(value) for name, value in update.items()}
-    masks = {name: np.ones(value.shape, bool) for name, value in update.items()}
-    for name in SHAPES:
-        masks[name] = extras.get(f"mask.{name}", masks[name])
+    whole = {f"mask.{name}": np.ones(value.shape, bool) for name, value in update.items()}
+    masks = {name: (whole | extras)[f"mask.{name}"] for name in SHAPES}
     for i in range(clients):
         own = {name: value[i].copy() for name, value in update.items()}
-        deviations = {
-            name: np.full(SHAPES[name], plan.clip_norm * plan.noise_multiplier * share)
-            for name in SHAPES
-        }
+        deviations = {n: np.full(shape, plan.clip_norm * spread) for n, shape in SHAPES.items()}
         if "private_clamp" in names:
             for name in SHAPES:
                 centre, radius = extras[f"centre.{name}"][i], extras[f"radius.{name}"][i]
                 own[name] = np.minimum(np.maximum(own[name], centre - radius), centre + radius)
         if "data_dependent_noise" in names:
             for name in SHAPES:
-                deviations[name] = (
-                    math.sqrt(3) * plan.noise_multiplier * share * 2 * extras[f"radius.{name}"][i]
-                )
+                deviations[name] = math.sqrt(3) * spread * 2 * extras[f"radius.{name}"][i]
         if "data_dependent_clip" in names:
             bounds = extras["bounds"][i]
         elif "client_clip_weights" in names:
@@ -140,8 +131,8 @@ def same(found, expected):
 def test_a_release_equals_the_slow_second_program(names):
     sent = uploads(names)
     present = np.array([True, True, False, True, True, False])
-    released = release(generator(3), sent, torch.from_numpy(present), PLAN, departures=names)
-    draw = generator(3)
+    released = release(sent, torch.from_numpy(present), PLAN, names, seed=3)
+    draw = np.random.default_rng(3)
     if OF_MESSAGES & set(names):
         draws = {n: draw.standard_normal((6, *s)) for n, s in SHAPES.items()}
         average, messages = by_hand(sent, present, PLAN, names, draws)
@@ -160,13 +151,9 @@ def test_a_release_equals_the_slow_second_program(names):
 def one_layer(rows, extras, names, plan=QUIET, present=None):
     """Release one tensor and return its sum."""
     update = {"w": torch.tensor(rows, dtype=torch.float64)}
-    extras = {name: torch.tensor(value) for name, value in extras.items()}
     present = everybody(len(rows)) if present is None else torch.tensor(present)
-    return (
-        release(generator(), Uploads(update, extras), present, plan, departures=names)
-        .sum["w"]
-        .tolist()
-    )
+    sent = Uploads(update, changed(extras, torch.tensor))
+    return release(sent, present, plan, names).sum["w"].tolist()
 
 
 def test_data_size_weights():
@@ -180,12 +167,10 @@ def test_data_size_weights():
 
 
 def test_raw_similarity_weights_count_negative_and_undefined_similarities_as_zero():
-    rows = [[0.1], [0.2], [0.3], [0.4]]
+    rows, drawn = [[0.1], [0.2], [0.3], [0.4]], [True, True, True, False]
     for worthless in (-2.0, math.nan, math.inf):
         extras = {"similarity": [1.0, worthless, 3.0, 5.0]}
-        found = one_layer(
-            rows, extras, ["raw_similarity_weights"], present=[True, True, True, False]
-        )
+        found = one_layer(rows, extras, ["raw_similarity_weights"], present=drawn)
         assert found == pytest.approx([0.025 + 0.225])
 
 
@@ -197,9 +182,7 @@ def test_clips_of_single_layers_and_tensors():
 
     def found(*names, **extras):
         private = {name: torch.tensor([value]) for name, value in extras.items()}
-        released = release(
-            generator(), Uploads(update, private), everybody(1), plan, departures=names
-        )
+        released = release(Uploads(update, private), everybody(1), plan, names)
         return [value.item() for value in released.sum.values()], released.clipped.tolist()
 
     for names, extras, expected in (
@@ -228,37 +211,30 @@ def test_masks_hide_the_signal_and_counts_divide_it():
     rows = [[0.1, 0.2, 0.3], [0.3, 0.2, 0.1], [0.1, 0.1, 0.1]]
     extras = {"mask.w": [[True, True, False], [True, False, False], [True, True, True]]}
     drawn = [True, True, False]
-    assert one_layer(rows, extras, ["noise_on_support"], present=drawn) == pytest.approx(
-        [0.4 / 3, 0.2 / 3, 0]
-    )
+    hidden = one_layer(rows, extras, ["noise_on_support"], present=drawn)
+    assert hidden == pytest.approx([0.4 / 3, 0.2 / 3, 0])
     both = one_layer(rows, extras, ["noise_on_support", "divide_by_counts"], present=drawn)
     assert both == pytest.approx([0.2, 0.2, 0])
 
 
 def deviations(names, sent):
     """Standard deviation of each message's noise, ``[M, *shape]``, from the papers' formulas."""
-    zero = {name: torch.zeros_like(value) for name, value in sent.update.items()}
-    ones = {name: np.ones(value.shape) for name, value in zero.items()}
-    return by_hand(Uploads(zero, sent.extras), np.ones(6), PLAN, names, ones)[1]
+    zero = Uploads(changed(sent.update, torch.zeros_like), sent.extras)
+    ones = {name: np.ones(value.shape) for name, value in sent.update.items()}
+    return by_hand(zero, np.ones(6), PLAN, names, ones)[1]
 
 
-@pytest.mark.parametrize(
-    "names", [names for names in SETS if OF_MESSAGES & set(names)], ids=" ".join
-)
+@pytest.mark.parametrize("names", filter(OF_MESSAGES.intersection, SETS), ids=" ".join)
 def test_every_coordinate_of_every_message_has_the_noise_of_its_departures(names):
     repeats, present = 4_000, torch.tensor([True, True, False, True, True, True])
     sent = uploads(names)
     if "private_clamp" in names:  # zero lies inside: the second program tells deviations alone
         extras = {k: v * (not k.startswith("centre")) for k, v in sent.extras.items()}
         sent = Uploads(sent.update, extras)
-    copies = [
-        {k: v.expand(repeats, *v.shape) for k, v in tree.items()}
-        for tree in (sent.update, sent.extras)
-    ]
-    released = release(
-        generator(1), Uploads(*copies), present.expand(repeats, 6), PLAN, departures=names
-    )
-    quiet = release(generator(1), sent, present, QUIET, departures=names)
+    trees = sent.update, sent.extras
+    copies = Uploads(*(changed(tree, lambda v: v.expand(repeats, *v.shape)) for tree in trees))
+    released = release(copies, present.expand(repeats, 6), PLAN, names, seed=1)
+    quiet = release(sent, present, QUIET, names, seed=1)
     expected = deviations(names, sent)
     share = module.weights(sent.extras, present, PLAN, frozenset(names)).numpy()
     # chi-square: the mean of n squares has variance 2 / n; five deviations, seed fixed
@@ -289,11 +265,12 @@ def test_the_share_of_the_noise_by_numbers():
 def test_repeats_are_separate_releases(names):
     sent = uploads(names, lead=(2, 3))
     present = torch.rand(2, 3, 6, generator=torch_generator(1)) < 0.6
-    whole = release(generator(), sent, present, QUIET, departures=names)
+    whole = release(sent, present, QUIET, names)
     for place in np.ndindex(2, 3):
-        trees = sent.update, sent.extras
-        own = Uploads(*({name: value[place] for name, value in tree.items()} for tree in trees))
-        single = release(generator(), own, present[place], QUIET, departures=names)
+        own = Uploads(
+            *({n: v[place] for n, v in tree.items()} for tree in (sent.update, sent.extras))
+        )
+        single = release(own, present[place], QUIET, names)
         for name in SHAPES:
             same(whole.sum[name][place], single.sum[name])
             if whole.messages:
@@ -305,13 +282,13 @@ def test_repeats_are_separate_releases(names):
 @each_set
 def test_an_upload_that_is_not_finite_counts_as_zero_and_touches_no_other(names):
     sent = uploads(names)
-    broken = {name: value.clone() for name, value in sent.update.items()}
+    broken, zero = (changed(sent.update, torch.clone) for _ in range(2))
     broken["conv.bias"][1, 0], broken["head.weight"][4] = math.nan, -math.inf
-    zero = {name: value.clone() for name, value in sent.update.items()}
     for value in zero.values():
         value[[1, 4]] = 0
-    found = release(generator(), Uploads(broken, sent.extras), everybody(), PLAN, departures=names)
-    same = release(generator(), Uploads(zero, sent.extras), everybody(), PLAN, departures=names)
+    found, same = (
+        release(Uploads(update, sent.extras), everybody(), PLAN, names) for update in (broken, zero)
+    )
     assert found.nonfinite.tolist() == [False, True, False, False, True, False]
     for name in SHAPES:
         assert torch.equal(found.sum[name], same.sum[name])
@@ -320,7 +297,7 @@ def test_an_upload_that_is_not_finite_counts_as_zero_and_touches_no_other(names)
 
 @each_set
 def test_nobody_releases_zero_messages_and_the_noise_of_a_sum(names):
-    empty = release(generator(), uploads(names), ~everybody(), PLAN, departures=names)
+    empty = release(uploads(names), ~everybody(), PLAN, names)
     assert empty.signal_norm == 0
     assert not empty.nonfinite.any()
     assert not empty.clipped.any()
@@ -332,10 +309,8 @@ def test_nobody_releases_zero_messages_and_the_noise_of_a_sum(names):
 def test_no_departure_modifies_its_inputs(names):
     sent, present = uploads(names, size=5.0), torch.tensor([True, False, True, True, True, True])
     sent.update["conv.bias"][0] = math.nan
-    copies = [
-        {name: value.clone() for name, value in tree.items()} for tree in (sent.update, sent.extras)
-    ]
-    release(generator(), sent, present, PLAN, departures=names)
+    copies = [changed(tree, torch.clone) for tree in (sent.update, sent.extras)]
+    release(sent, present, PLAN, names)
     for tree, copy in zip((sent.update, sent.extras), copies, strict=True):
         assert all(torch.equal(tree[name].nan_to_num(), copy[name].nan_to_num()) for name in copy)
     assert present.tolist() == [True, False, True, True, True, True]
@@ -346,59 +321,41 @@ def test_without_a_mechanism_there_is_no_noise_and_no_bound_from_the_plan(names)
     sent = uploads(names, size=50.0)
     if "bounds" in sent.extras:
         sent.extras["bounds"][:] = math.inf  # multiples of a bound that the plan does not have
-    released = release(generator(), sent, everybody(), NOTHING, departures=names)
+    released = release(sent, everybody(), NOTHING, names)
     assert released.noise_norm == 0
     if "private_clamp" not in names:
         assert not released.clipped.any()
     if not set(names) & {"private_clamp", "noise_on_support", "divide_by_counts"}:
         share = module.weights(sent.extras, everybody(), NOTHING, frozenset(names))
         for name, value in sent.update.items():
-            torch.testing.assert_close(
-                released.sum[name], torch.einsum("m,m...->...", share, value)
-            )
+            expected = torch.einsum("m,m...->...", share, value)
+            torch.testing.assert_close(released.sum[name], expected)
 
 
 @pytest.mark.parametrize("name", sorted(OF_MESSAGES))
 def test_laplace_has_no_departure_of_messages(name):
     with pytest.raises(PrivacyError, match=f"departure {name}: mechanism; got 'laplace'"):
-        release(generator(), uploads((name,)), everybody(), LAPLACE, departures=(name,))
+        release(uploads((name,)), everybody(), LAPLACE, (name,))
 
 
 @pytest.mark.parametrize(
-    ("names", "change", "words"),
-    TABLES["side entries are those that the departures read"],
+    ("names", "change", "words"), TABLES["side entries are those that the departures read"]
 )
 def test_side_entries_are_those_that_the_departures_read(names, change, words):
     sent = uploads(names)
     given = sent.extras | tensors(change)
     extras = {name: value for name, value in given.items() if value is not None}
     with pytest.raises(PrivacyError, match=words) as caught:
-        release(generator(), Uploads(sent.update, extras), everybody(), PLAN, departures=names)
+        release(Uploads(sent.update, extras), everybody(), PLAN, names)
     assert "\n" not in str(caught.value)
-
-
-@each_set
-def test_the_sum_is_the_weighted_average_of_the_messages(names):
-    sent, present = uploads(names), torch.tensor([True, False, True, True, True, True])
-    released = release(generator(), sent, present, PLAN, departures=names)
-    share = module.weights(sent.extras, present, PLAN, frozenset(names))
-    assert share.shape == (6,)
-    assert share[1] == 0
-    for name, messages in released.messages.items():
-        average = torch.einsum("m,m...->...", share, messages)
-        if "divide_by_counts" in names:
-            held = torch.einsum("m,m...->...", share, sent.extras[f"mask.{name}"].double())
-            average = torch.where(held > 0, average / held, 0)
-        torch.testing.assert_close(released.sum[name], average, rtol=1e-12, atol=1e-15)
-    assert bool(released.messages) == bool(OF_MESSAGES & set(names))
 
 
 def test_equal_sizes_at_full_participation_are_plain_messages_of_everybody():
     names = ("noise_per_participant",)
     sent, plan = uploads(names), dataclasses.replace(PLAN, sample_rate=1.0)
     weighted = Uploads(sent.update, {"size": torch.full((6,), 17)})
-    left = release(generator(), sent, everybody(), plan, departures=names)
-    right = release(generator(), weighted, everybody(), plan, departures=("data_size_weights",))
+    left = release(sent, everybody(), plan, names)
+    right = release(weighted, everybody(), plan, ("data_size_weights",))
     for name in SHAPES:
         torch.testing.assert_close(left.sum[name], right.sum[name], rtol=1e-12, atol=1e-15)
 
@@ -414,17 +371,14 @@ def test_every_departure_has_a_meaning_in_one_line():
 def test_departures_compute_where_the_uploads_lie(names, monkeypatch):
     """Fake CUDA tensors have a device and no numbers: mixing devices fails without a GPU as it does
     with one."""
-    draw, present, here = generator(), everybody(), uploads(names)
+    present, here = everybody(), uploads(names)
     with FakeTensorMode(allow_non_fake_inputs=True):
         # The checks on values pass.
         monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: True)
         update, extras = (
-            {
-                name: torch.ones(value.shape, dtype=value.dtype, device="cuda")
-                for name, value in tree.items()
-            }
+            changed(tree, lambda v: torch.ones(v.shape, dtype=v.dtype, device="cuda"))
             for tree in (here.update, here.extras)
         )
-        released = release(draw, Uploads(update, extras), present, PLAN, departures=names)
+        released = release(Uploads(update, extras), present, PLAN, names)
     for tree in (released.sum, released.messages):
         assert all(value.device.type == "cuda" for value in tree.values())

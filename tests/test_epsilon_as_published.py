@@ -16,12 +16,13 @@ from pflpipe.study import epsilon_as_published
 from pflpipe.study.load import load_study
 from pflpipe.study.plans import plan_of
 
+LAPLACE = Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0)
 FEDDPA = Cell(
     dataset="femnist",
     partition=Partition("natural", clients=50),
     model=Model("mlp", (4,)),
     training=Training(rounds=30, local_epochs=3, batch_size=16, optimizer="sgd", lr=0.1),
-    privacy=Privacy("gaussian", epsilon=2.0, delta=0.02, clip_norm=1.0),
+    privacy=dataclasses.replace(LAPLACE, mechanism="gaussian"),
     method="feddpa",
 )
 SIZES = np.full(50, 198)  # 9,900 examples
@@ -36,8 +37,8 @@ def worth(cell, sizes=SIZES):
     return epsilon_as_published.epsilon(cell, plans)
 
 
-def with_method(name, **changes):
-    return dataclasses.replace(FEDDPA, method=name, **changes)
+def changed(**changes):
+    return dataclasses.replace(FEDDPA, **changes)
 
 
 def run_as_published(cell):
@@ -65,11 +66,10 @@ def test_clients_without_examples_take_no_share_of_the_official_noise(cell):
     count, each twice as much."""
     sizes = np.array([396 * (client % 2) for client in range(50)])
     assert sizes.sum() == SIZES.sum()
-    calibrated = plan_of(run_as_published(FEDDPA), sizes).plan.noise_multiplier
-    assert calibrated == plan_of(run_as_published(FEDDPA), SIZES).plan.noise_multiplier
-    halved = dataclasses.replace(
-        plan_of(run_as_published(FEDDPA), sizes).plan, noise_multiplier=calibrated / math.sqrt(2)
-    )
+    half, full = (plan_of(run_as_published(FEDDPA), s).plan for s in (sizes, SIZES))
+    calibrated = half.noise_multiplier
+    assert calibrated == full.noise_multiplier
+    halved = dataclasses.replace(half, noise_multiplier=calibrated / math.sqrt(2))
     assert worth(cell, sizes) == pytest.approx(epsilon(halved, 0.02), rel=1e-6)
 
 
@@ -79,12 +79,10 @@ PRIVATE = [name for name in NAMES if registry.info(name).about.private]
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PRIVATE)
 def test_a_row_says_the_same_whether_it_runs_the_published_method_or_the_certified_one(name):
+    about = registry.info(name).about
     model = Model("resnet20") if name == "fedbn" else FEDDPA.model
-    cell = with_method(name, model=model)
-    if registry.info(name).about.mechanism == "laplace":
-        cell = dataclasses.replace(
-            cell, privacy=Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0)
-        )
+    privacy = LAPLACE if about.mechanism == "laplace" else FEDDPA.privacy
+    cell = changed(method=name, model=model, privacy=privacy)
     sizes = np.arange(1, 51)
     executed = plan_of(run_as_published(cell), sizes).ledger.epsilon_central
     assert worth(run_as_published(cell), sizes) == float(executed)
@@ -97,44 +95,33 @@ def test_a_row_says_the_same_whether_it_runs_the_published_method_or_the_certifi
 
 
 def test_a_paper_profile_without_the_steps_of_the_official_code_counts_these_too():
-    assert worth(dataclasses.replace(FEDDPA, profile="paper")) == worth(FEDDPA)
+    assert worth(changed(profile="paper")) == worth(FEDDPA)
 
 
 def test_a_given_multiplier_departs_in_no_calibration():
-    cell = dataclasses.replace(
-        FEDDPA, privacy=Privacy("gaussian", noise_multiplier=5.517, delta=0.02, clip_norm=1.0)
-    )
-    assert set(epsilon_as_published.departures(cell)) == {
-        "data_size_weights",
-        "update_against_global",
-    }
+    given = dataclasses.replace(FEDDPA.privacy, epsilon=None, noise_multiplier=5.517)
+    cell = changed(privacy=given)
+    names = set(epsilon_as_published.departures(cell))
+    assert names == {"data_size_weights", "update_against_global"}
     assert worth(cell) == pytest.approx(2.0, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [
-        dataclasses.replace(FEDDPA, method="fedavg", privacy=Privacy()),
-        dataclasses.replace(FEDDPA, training=dataclasses.replace(FEDDPA.training, batch_size=0)),
-        dataclasses.replace(
-            FEDDPA, privacy=Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0)
-        ),
-        with_method("fedaddp", privacy=Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0)),
-    ],
-    ids=[
-        "no privacy",
-        "no batch size to calibrate to",
-        "no Laplace form",
-        "no Laplace form of messages",
-    ],
-)
+NOTHING_TO_COUNT = {
+    "no privacy": changed(method="fedavg", privacy=Privacy()),
+    "no batch size": changed(training=dataclasses.replace(FEDDPA.training, batch_size=0)),
+    "no Laplace form": changed(privacy=LAPLACE),
+    "no Laplace form of messages": changed(method="fedaddp", privacy=LAPLACE),
+}
+
+
+@pytest.mark.parametrize("cell", NOTHING_TO_COUNT.values(), ids=NOTHING_TO_COUNT)
 def test_where_there_is_no_published_mechanism_to_count_there_is_no_number(cell):
     assert worth(cell) is None
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_the_plan_of_the_published_version_is_the_one_that_its_run_has(name):
-    cell = with_method(name)
+    cell = changed(method=name)
     theirs = run_as_published(cell)
     assert epsilon_as_published.as_published(theirs) == theirs
     if epsilon_as_published.departures(cell).isdisjoint(WITHOUT_BOUND):
@@ -144,7 +131,7 @@ def test_the_plan_of_the_published_version_is_the_one_that_its_run_has(name):
 
 
 def test_where_nothing_holds_no_plan_is_asked_for():
-    cell = with_method("fedaddp")
+    cell = changed(method="fedaddp")
     found = epsilon_as_published.epsilon(cell, lambda name: pytest.fail("a plan was asked for"))
     assert found == math.inf
 
