@@ -49,14 +49,21 @@ def clients(count: int = 5, seed: int = 0) -> list[tuple[torch.Tensor, torch.Ten
     return [(torch.randn(n, 6, **draw), torch.randint(0, 3, (n,), **draw)) for n in sizes]
 
 
+USUAL = {"model": MLP, "training": LOCAL, "privacy": BUDGET, "classes": 3, "device": "cpu"}
+QUIET = {"privacy": Privacy(noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)}
+
+
 def train(method="dp_fedavg", shards=None, **changes):
-    settings = {"model": MLP, "training": LOCAL, "privacy": BUDGET, "classes": 3, "device": "cpu"}
-    return pflpipe.train(method, clients() if shards is None else shards, **settings | changes)
+    return pflpipe.train(method, clients() if shards is None else shards, **USUAL | changes)
 
 
 def federation(method="dp_fedavg", shards=None, **changes):
-    settings = {"model": MLP, "training": LOCAL, "privacy": BUDGET, "classes": 3, "device": "cpu"}
-    return pflpipe.federation(method, clients() if shards is None else shards, **settings | changes)
+    return pflpipe.federation(method, clients() if shards is None else shards, **USUAL | changes)
+
+
+def same(one, other):
+    """Whether two trees have the same bits."""
+    return all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def test_every_public_name_is_there_and_documented():
@@ -101,9 +108,8 @@ def test_a_result_is_shown_in_three_lines_accuracy_epsilon_and_claim():
     assert epsilon == "epsilon: 8 at delta 0.001"
     assert claim == "claim: certified"
     assert repr(found.personal(0)).startswith("personal model: a diagnostic")
-    nominal = dataclasses.replace(
-        found.ledger, claim="nominal", epsilon_nominal=8.0, epsilon_central=math.inf
-    )
+    changes = {"claim": "nominal", "epsilon_nominal": 8.0, "epsilon_central": math.inf}
+    nominal = dataclasses.replace(found.ledger, **changes)
     lines = repr(dataclasses.replace(found, ledger=nominal)).split("\n")
     assert lines[1:] == ["epsilon: ∞ at delta 0.001, stated as 8.0", "claim: nominal"]
 
@@ -111,9 +117,8 @@ def test_a_result_is_shown_in_three_lines_accuracy_epsilon_and_claim():
 def test_two_calls_draw_other_noise_and_a_secret_repeats_a_run():
     one, other = train(), train()
     assert one.simulation.key != other.simulation.key
-    assert any(not torch.equal(one.params[name], other.params[name]) for name in one.params)
-    first, again = train(secret="mine"), train(secret="mine")
-    assert all(torch.equal(first.params[name], again.params[name]) for name in first.params)
+    assert not same(one.params, other.params)
+    assert same(train(secret="mine").params, train(secret="mine").params)
     assert len(bytes.fromhex(one.simulation.key)) == 32
 
 
@@ -195,8 +200,7 @@ def test_calls_with_one_secret_that_differ_in_one_setting_share_no_noise(name):
         {"shards": clients(seed=1)},
         {"shards": [(x[:3], y[:3]) for x, y in clients()]},
         {"shards": [(x * math.nan, y + 7) for x, y in clients()]},
-        {"backend": "vmap"},
-        {"allow_large_delta": True},
+        *({"backend": "vmap"}, {"allow_large_delta": True}),
         {"privacy": dataclasses.replace(BUDGET, mechanism="gaussian")},
         {"method": "dp_fedavg", "hyperparameters": {}},
     ],
@@ -242,10 +246,8 @@ def test_without_noise_and_clip_it_is_fedavg_on_each_clients_own_rows():
 def test_held_out_rows_are_drawn_without_regard_to_class():
     """Class 0 is seen once by each of 500 clients: it is held out as often as any other example."""
     shard = torch.zeros(10, 4), torch.tensor([0] + [1] * 5 + [2] * 4)
-    simulation = pflpipe.federation(
-        "fedavg", [shard] * 500, model=MLP, training=LOCAL, device="cpu"
-    )
-    rate = (simulation.test.y[np.concatenate(simulation.split.test)] == 0).sum() / 500
+    world = federation("fedavg", [shard] * 500, privacy=None)
+    rate = (world.test.y[np.concatenate(world.split.test)] == 0).sum() / 500
     assert abs(rate - 0.2) < 4 * math.sqrt(0.2 * 0.8 / 500)
 
 
@@ -273,11 +275,9 @@ def test_products_have_the_precision_that_a_call_asks_for():
 
 
 def test_own_hooks_and_a_network_object_are_taken_as_they_are():
-    quiet = {"privacy": Privacy(noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)}
-    named, own = train(**quiet), train(registry.info("dp_fedavg").factory(), **quiet)
-    assert all(torch.equal(named.params[name], own.params[name]) for name in named.params)
-    again = train(model=named.simulation.network, **quiet)
-    assert all(torch.equal(named.params[name], again.params[name]) for name in named.params)
+    named, own = train(**QUIET), train(registry.info("dp_fedavg").factory(), **QUIET)
+    assert same(named.params, own.params)
+    assert same(named.params, train(model=named.simulation.network, **QUIET).params)
 
 
 def small_net(image_shape, classes):
@@ -288,14 +288,13 @@ def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(tmp_pat
     monkeypatch.chdir(tmp_path)
     code = f"from torch import nn\n\n\n{inspect.getsource(small_net)}"
     Path("net.py").write_text(code)
-    quiet = {"privacy": Privacy(noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)}
-    wanted = train(model="net.py:small_net", **quiet).params
+    wanted = train(model="net.py:small_net", **QUIET).params
     made = small_net((6,), 3)
     begin = rounds.start(federation(model=small_net)).params
     made.load_state_dict(dict(zip(made.state_dict(), begin.values(), strict=True)))
     for model in (small_net, made):
-        found = train(model=model, **quiet)
-        assert all(torch.equal(value, found.params[name]) for name, value in wanted.items())
+        found = train(model=model, **QUIET)
+        assert same(wanted, found.params)
         assert not found.simulation.reviewed
         assert ("given module" in str(found.ledger.warnings)) == (model is made)
     assert torch.equal(made[0].weight, begin["0.weight"]), "a copy is trained"
@@ -316,17 +315,16 @@ def test_a_method_without_privacy_has_no_ledger_to_speak_of():
     assert repr(result).endswith("\nepsilon: none\nclaim: none")
 
 
-def some(rows):
-    return torch.arange(rows)
+SOME = torch.arange(4)
 
 
 CHANGES = {
     "all NaN": lambda x, y: (x * math.nan, y),
     "some NaN": lambda x, y: (x.index_fill(0, torch.tensor([3]), math.nan), y),
-    "an infinity": lambda x, y: (x.index_fill(1, some(1), math.inf), y),
+    "an infinity": lambda x, y: (x.index_fill(1, SOME[:1], math.inf), y),
     "beyond float32": lambda x, y: (x.double() + 1e300, y),
-    "a label that is no class": lambda x, y: (x, y.index_fill(0, some(4), 7)),
-    "a negative label": lambda x, y: (x, y.index_fill(0, some(4), -1)),
+    "a label that is no class": lambda x, y: (x, y.index_fill(0, SOME, 7)),
+    "a negative label": lambda x, y: (x, y.index_fill(0, SOME, -1)),
     "no examples": lambda x, y: (x[:0], y[:0]),
 }
 """What one client may hold that nobody can train on."""
@@ -351,6 +349,7 @@ TEXT = {"shards": [(np.ones((3, 6)), np.array(["a", "b", "c"], dtype=object))]}
 FROM_1 = NON_PRIVATE | {"shards": [(np.zeros((3, 6)), THREE + 1)], "classes": None}
 WIDER = {"shards": [*clients(1), (torch.zeros(3, 7), torch.arange(3))]}
 LARGE_DELTA = dataclasses.replace(BUDGET, delta=0.2)
+FLIPPED = dataclasses.replace(LOCAL, augment=("flip",))
 COMPLEX = {"shards": [(np.ones((3, 6), np.complex64), THREE)]}
 
 
@@ -369,11 +368,10 @@ def told(shards, replayed=None, method="dp_fedavg", **changes):
         shown.append(found.sum)
         return found
 
-    training = dataclasses.replace(LOCAL, rounds=2)
-    world = federation(method, shards, secret="mine", backend="loop", training=training, **changes)
+    changes["training"] = dataclasses.replace(LOCAL, rounds=2)
+    world = federation(method, shards, secret="mine", backend="loop", **changes)
     world = dataclasses.replace(world, release=release)
-    done = rounds.run(world, rounds.start(world))
-    return sent, refused, shown, done
+    return sent, refused, shown, rounds.run(world, rounds.start(world))
 
 
 WIDE = Model("mlp", (6, 5))
@@ -402,7 +400,7 @@ def test_whatever_a_client_holds_a_private_run_ends_and_nobody_elses_message_mov
             assert torch.equal(value[HONEST], before[name][HONEST]), name
     assert {client for row in refused for client in np.flatnonzero(row)} <= set(ALL_STRANGE)
     assert all(row[2] and row[9] for row in refused), "all of their rows are not finite"
-    assert all(torch.equal(done.params[name], usual[3].params[name]) for name in done.params)
+    assert same(done.params, usual[3].params)
     states = dict(usual[3].states)
     for name, value in dict(done.states).items():
         assert torch.equal(value[HONEST], states[name][HONEST]), name
@@ -427,8 +425,7 @@ def test_a_client_trains_on_what_it_has_and_only_what_cannot_be_learned_counts_a
     is never a right answer."""
     shards = clients()
     shards[2][1][0] = 7
-    quiet = {"privacy": Privacy(noise_multiplier=0.0, delta=1e-3, clip_norm=0.5)}
-    world = federation(shards=clients(), tests=shards, **quiet)
+    world = federation(tests=shards, **QUIET)
     done = rounds.run(world, rounds.start(world))
     assert done.diverged_round is None
     assert [row["nonfinite_uploads"] for row in done.rows] == [0, 0, 0]
@@ -441,10 +438,10 @@ def test_a_client_trains_on_what_it_has_and_only_what_cannot_be_learned_counts_a
 
 def test_the_callers_own_tensors_stay_as_they_are():
     shards = strangers("a label that is no class")
-    before = [(x.clone(), y.clone()) for x, y in shards]
+    before = [part.clone() for shard in shards for part in shard]
     train(shards=shards)
-    for mine, kept in zip(shards, before, strict=True):
-        assert all(torch.equal(one, other) for one, other in zip(mine, kept, strict=True))
+    after = [part for shard in shards for part in shard]
+    assert all(map(torch.equal, after, before))
 
 
 def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the_network():
@@ -490,9 +487,9 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
         ({"model": nn.Sequential(nn.Linear(6, 4))}, ConfigError, "a head with 4 outputs"),
         ({"method": pflpipe.Method}, ConfigError, "method; got 'Method'; .* call a function"),
         (
-            {"training": dataclasses.replace(LOCAL, augment=("flip",))},
+            {"training": FLIPPED},
             ConfigError,
-            r"training.augment; got \['flip'\]; expected none: what is black",
+            r"training.augment; got \['flip'\]; expected none: what",
         ),
         ({"shards": dict(enumerate(clients()))}, DataError, r"clients; got 'dict'; .*\.values\(\)"),
         ({"tests": dict(enumerate(clients()))}, DataError, "tests; got 'dict'"),
@@ -534,41 +531,38 @@ def test_a_cell_of_a_study_has_the_bits_of_the_pipeline(tmp_path):
     inputs = Inputs(tmp_path / "plan.json", tmp_path / "split.npz", file)
     partition.make(datasets.load_arrays(file), cell.partition, cell.seed).save(inputs.partition)
     write_json(inputs.plan, {"plan": to_json(plan_of(cell, None).plan)})
-    out = tmp_path / "run"
     how, run = {"device": "cpu", "backend": "auto"}, registry.run_cell(cell)
-    train_files(run, inputs, out, tmp_path, checkpoint_seconds=60, code="", **how)
-    world = simulate(cell, inputs, **how)
-    trained = load_final(out, world)
-    assert all(torch.equal(result.params[name], trained.params[name]) for name in trained.params)
+    train_files(run, inputs, tmp_path / "run", tmp_path, checkpoint_seconds=60, code="", **how)
+    trained = load_final(tmp_path / "run", simulate(cell, inputs, **how))
+    assert same(trained.params, result.params)
     assert result.ledger.epsilon_central == pytest.approx(cell.privacy.epsilon)
+
+
+def warned(folder, dataset, kind, **arrays):
+    """The first warning of a private cell on one's own arrays."""
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / "own.npz", **arrays)
+    datasets.prepare(dataset, folder / "own.npz", folder, folder / f"{dataset}.npz")
+    budget = dataclasses.replace(BUDGET, mechanism="gaussian")
+    cell = Cell(dataset, Partition(kind, 5), MLP, LOCAL, budget, "dp_fedavg")
+    return pflpipe.run(cell, folder, device="cpu").ledger.warnings[:1]
 
 
 @pytest.mark.parametrize("declared", [True, False])
 def test_a_cell_on_data_that_declare_no_classes_is_warned_of_that_first(declared, tmp_path):
     arrays = {"train_images": np.zeros((60, 4), np.float32), "train_labels": np.arange(60) % 3}
-    np.savez(tmp_path / "own.npz", **arrays, **({"classes": np.int64(3)} if declared else {}))
-    datasets.prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "mine.npz")
-    budget = dataclasses.replace(BUDGET, mechanism="gaussian")
-    cell = Cell("mine", Partition("iid", 5), MLP, LOCAL, budget, "dp_fedavg")
-    warnings = pflpipe.run(cell, tmp_path, device="cpu").ledger.warnings
-    assert (CLASSES_FOUND in warnings[:1]) != declared
+    arrays |= {"classes": np.int64(3)} if declared else {}
+    assert (CLASSES_FOUND in warned(tmp_path, "mine", "iid", **arrays)) != declared
 
 
 def test_a_cell_on_features_that_the_rows_have_standardised_is_warned_of_that(tmp_path):
     rows = np.random.default_rng(0).gamma(2.0, 3.0, (60, 42))
-    labels, users = np.arange(60) % 6, np.arange(60) // 12
-    budget = dataclasses.replace(BUDGET, mechanism="gaussian")
-    cell = Cell("wisdm", Partition("natural", 5), MLP, LOCAL, budget, "dp_fedavg")
-    assert cell.plan_needs_data, "of this data set people have their own arrays"
-    for name, features in {"by constants": rows / 9.81, "by rows": rows - rows.mean(0)}.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        values = features if name == "by constants" else features / features.std(0)
-        arrays = {"train_images": values, "train_labels": labels, "train_users": users}
-        np.savez(folder / "own.npz", **arrays)
-        datasets.prepare("wisdm", folder / "own.npz", folder, folder / "wisdm.npz")
-        warnings = pflpipe.run(cell, folder, device="cpu").ledger.warnings
-        assert (STANDARDISED in warnings[:1]) == (name == "by rows")
+    arrays = {"train_labels": np.arange(60) % 6, "train_users": np.arange(60) // 12}
+    by_rows = (rows - rows.mean(0)) / rows.std(0)
+    for name, values in {"by constants": rows / 9.81, "by rows": by_rows}.items():
+        # Of this data set people have their own arrays.
+        found = warned(tmp_path / name, "wisdm", "natural", train_images=values, **arrays)
+        assert (STANDARDISED in found) == (name == "by rows")
 
 
 def test_a_progress_bar_advances_once_a_round_and_changes_neither_bits_nor_when_a_run_stops(
@@ -586,7 +580,7 @@ def test_a_progress_bar_advances_once_a_round_and_changes_neither_bits_nor_when_
     shown, silent = (train(secret="a", progress_bar=bar) for bar in (True, False))
     options = {"total": 3, "unit": "round", "disable": None}
     assert heard == [options, options, options, "closed"]
-    assert all(torch.equal(shown.params[name], silent.params[name]) for name in silent.params)
+    assert same(shown.params, silent.params)
     stopped = train(progress_bar=True, on_round=lambda progress: progress.round < 2)
     assert stopped.progress.round == 2
     assert heard[4:] == [options, options, "closed"]

@@ -16,7 +16,6 @@ from pflpipe.learning import architectures, networks
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Task
 from pflpipe.methods import registry
-from pflpipe.methods.base import Method
 from pflpipe.simulation import evaluation, rounds
 from simulations import simulation
 
@@ -115,34 +114,38 @@ def test_a_frozen_layer_is_one_of_those_whose_averages_are_made(tmp_path):
 
 
 def of_every_client(world, hook):
-    everyone = range(len(world.split.train))
     found = []
-    for client in everyone:
-        work = [world.work(client, 0)]
-        world.run_clients(
-            lambda _, batches, __: found.append(hook(batches)) or batches.n, None, [client], work
-        )
+
+    def told(state, batches, others):
+        found.append(hook(batches))
+        return batches.n
+
+    for client in range(len(world.split.train)):
+        world.run_clients(told, None, [client], [world.work(client, 0)])
     return found
 
 
-def test_heads_are_trained_on_the_features_by_which_they_are_tested():
+def centaur():
+    """A simulation and its first model."""
     world = simulation("centaur", sizes=SIZES, shape=SHAPE, model=BATCH)
-    params = world.network.init(torch.Generator().manual_seed(0), torch.float64)
+    return world, world.network.init(torch.Generator().manual_seed(0), torch.float64)
+
+
+def test_heads_are_trained_on_the_features_by_which_they_are_tested():
+    world, params = centaur()
 
     def both(batches):
         return world.task.features(params, batches).x, world.task.for_tests(params, batches)
 
-    for (features, with_averages), rows in zip(
-        of_every_client(world, both), world.split.train, strict=True
-    ):
+    found = of_every_client(world, both)
+    for (features, with_averages), rows in zip(found, world.split.train, strict=True):
         if len(rows):
             alone = [world.network.body(with_averages, world.train.x[[i]], None) for i in rows]
             torch.testing.assert_close(features, torch.cat(alone))
 
 
 def test_an_example_is_tested_without_regard_to_the_others_also_by_who_has_no_rows():
-    world = simulation("centaur", sizes=SIZES, shape=SHAPE, model=BATCH)
-    params = world.network.init(torch.Generator().manual_seed(0), torch.float64)
+    world, params = centaur()
     x = normal(3, *SHAPE)
     for ready in of_every_client(world, lambda batches: world.task.for_tests(params, batches)):
         alone = world.network.apply(ready, x[:1])
@@ -180,14 +183,9 @@ def test_a_study_is_refused_it_for_a_method_with_a_model_for_everybody():
 
 def train(method="centaur", **changes):
     shards = [(normal(7, *SHAPE, seed=client).float(), torch.arange(7) % 2) for client in range(3)]
-    settings = {
-        "model": BATCH,
-        "training": Training(rounds=2, local_epochs=1, batch_size=4, optimizer="sgd", lr=0.1),
-        "privacy": Privacy(epsilon=8, delta=1e-3, clip_norm=0.5),
-        "classes": 2,
-        "device": "cpu",
-        "secret": "one",
-    }
+    settings = {"model": BATCH, "classes": 2, "device": "cpu", "secret": "one"}
+    settings["training"] = Training(2, 1, batch_size=4, optimizer="sgd", lr=0.1)
+    settings["privacy"] = Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
     return pflpipe.train(method, shards, **settings | changes)
 
 
@@ -207,8 +205,7 @@ def test_a_private_run_sends_no_average_and_its_personal_models_are_those_that_w
     assert math.isnan(result.clients[1]["global_own"])
 
 
-def hooks() -> Method:
-    return registry.info("centaur").factory()
+MINE = {"method": registry.info("centaur").factory(), "method_name": "mine"}
 
 
 @pytest.mark.parametrize(
@@ -216,7 +213,7 @@ def hooks() -> Method:
     [
         ({"backend": "vmap"}, "backend; got .vmap.; expected loop, as BatchNorm"),
         ({"method": "dp_fedavg"}, "method dp_fedavg: model.normalisation; got .batch."),
-        ({"method": hooks(), "method_name": "mine"}, "model.normalisation; got .batch."),
+        (MINE, "model.normalisation; got .batch."),
     ],
 )
 def test_where_the_averages_would_be_wrong_or_missing_is_refused(changes, words):

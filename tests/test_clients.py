@@ -4,6 +4,7 @@ grouping and the order."""
 import contextlib
 import dataclasses
 import types
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -23,14 +24,13 @@ from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import clients, evaluation, rounds
 from pflpipe.simulation.clients import Engine, Examples, Rows, for_each_client
 from pflpipe.trees import Update
-from simulations import SIZES, assert_equal, open_plan, plan, simulation, spied
+from simulations import assert_equal, open_plan, plan, simulation, spied
 
 TABLES = tabled.table("test_clients")
+OFTEN = settings(derandomize=True, deadline=None, max_examples=60)
 
-SETTINGS = [(name, {}) for name in NAMES] + [
-    ("feddpa", {"schedule": "two_phase", "tau": 0.1}),
-    ("feddpa", {"dfp": False}),
-]
+SETTINGS = [(name, {}) for name in NAMES]
+SETTINGS += [("feddpa", {"schedule": "two_phase", "tau": 0.1}), ("feddpa", {"dfp": False})]
 
 
 def finish(method, hyperparameters, backend, **changes):
@@ -46,11 +46,9 @@ def with_dropout(world):
 
     def dropped(params, x, key):
         z = body(params, x, None)
-        return (
-            z
-            if key is None
-            else z * 2 * (counter_rng.uniform(key, counter_rng.DROPOUT, tuple(z.shape)) >= 0.5)
-        )
+        if key is None:
+            return z
+        return z * 2 * (counter_rng.uniform(key, counter_rng.DROPOUT, tuple(z.shape)) >= 0.5)
 
     network = dataclasses.replace(world.network, body=dropped, keyed=True)
     return dataclasses.replace(world, network=network)
@@ -67,13 +65,9 @@ def assert_same(one, other):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "hyperparameters"), SETTINGS, ids=str)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_loop_equals_vmap(method, hyperparameters, optimizer):
-    changes = {
-        "optimizer": optimizer,
-        "lr": 0.3 if optimizer == "sgd" else 0.01,
-        "weight_decay": 0.01,
-    }
+@pytest.mark.parametrize(("optimizer", "lr"), [("sgd", 0.3), ("adam", 0.01)])
+def test_loop_equals_vmap(method, hyperparameters, optimizer, lr):
+    changes = {"optimizer": optimizer, "lr": lr, "weight_decay": 0.01}
     loop, loop_scores = finish(method, hyperparameters, "loop", **changes)
     grouped, grouped_scores = finish(method, hyperparameters, "vmap", **changes)
     assert_same(loop, grouped)
@@ -102,6 +96,11 @@ def test_loop_equals_vmap_for_the_vectors_of_items(method, model, shape, moved):
 def bits(progress):
     """All that a run leaves, to be compared to the bit."""
     return {**progress.params, **trees.prefixed("state ", dict(progress.states))}
+
+
+def work_in(world):
+    """The work of all clients in the first round."""
+    return [world.work(client, 0) for client in range(len(world.split.train))]
 
 
 @pytest.mark.slow
@@ -154,21 +153,16 @@ def test_clients_of_a_group_have_the_same_shapes_and_those_with_most_steps_come_
 
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(
-    st.integers(1, 300),
-    st.integers(0, 3),
-    st.integers(0, 45),
-    st.booleans(),
+    *(st.integers(1, 300), st.integers(0, 3), st.integers(0, 45), st.booleans()),
     st.sampled_from([8, 16, 24]),
 )
 def test_the_shapes_of_a_client_follow_from_its_size_and_hold_its_rows(
     size, epochs, batch_size, drop_last, least
 ):
+    options = {"drop_last": drop_last, "least": least}
     one, other = (
-        Rows.epochs(own, epochs, batch_size, rng, drop_last=drop_last, least=least)
-        for own, rng in (
-            (np.arange(size), np.random.default_rng(0)),
-            (np.arange(7, 7 + size), np.random.default_rng(1)),
-        )
+        Rows.epochs(first + np.arange(size), epochs, batch_size, rng, **options)
+        for first, rng in ((0, np.random.default_rng(0)), (7, np.random.default_rng(1)))
     )
     shape = one.padded
     assert shape == other.padded
@@ -246,14 +240,14 @@ def test_what_nobody_here_has_reviewed_gets_places_for_which_no_number_is_left_o
 
 def test_a_group_under_vmap_computes_on_one_thread_and_then_there_are_as_many_as_before():
     world, met = simulation("dp_fedavg", backend="vmap"), []
+
+    def noting(state, batches, others):
+        met.append(torch.get_num_threads())
+        return batches.n
+
     torch.set_num_threads(2)
     try:
-        world.run_clients(
-            lambda state, batches, others: met.append(torch.get_num_threads()) or batches.n,
-            None,
-            range(4),
-            [world.work(client, 0) for client in range(4)],
-        )
+        world.run_clients(noting, None, range(4), work_in(world))
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
@@ -261,19 +255,18 @@ def test_a_group_under_vmap_computes_on_one_thread_and_then_there_are_as_many_as
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_a_client_is_given_copies_of_its_own_rows_padded_by_its_first_one(backend):
-    sizes = (9, 4, 1, 6)
-    world = simulation("dp_fedavg_fb", {"head_epochs": 1}, backend=backend, sizes=sizes)
-    work = [world.work(client, 0) for client in range(4)]
+def test_a_client_is_given_its_own_rows_and_copies_of_the_first_and_its_result_is_in_its_place(
+    backend,
+):
+    world = simulation("dp_fedavg_fb", {"head_epochs": 1}, backend=backend, sizes=(9, 4, 1, 6))
+
+    def padded(x):  # in a loop nothing is padded
+        return torch.cat([x, x[:1].expand(world.least_rows - len(x), -1)])
 
     def given(state, batches, others):
-        rows = [batches.train.x, batches.all.x]
-        missing = [world.least_rows - len(x) for x in rows]  # in a loop nothing is padded
-        return tuple(
-            torch.cat([x, x[:1].expand(n, -1)]) for x, n in zip(rows, missing, strict=True)
-        )
+        return padded(batches.train.x), padded(batches.all.x)
 
-    for found in world.run_clients(given, None, range(4), work):
+    for found in world.run_clients(given, None, range(4), work_in(world)):
         for client, rows in enumerate(world.split.train):
             own = world.train.x[rows]
             assert torch.equal(found[client, : len(own)], own)
@@ -290,9 +283,7 @@ def test_an_example_is_measured_by_what_autograd_keeps_of_it():
 
 
 def test_a_group_too_large_for_the_memory_is_an_error(monkeypatch):
-    def full(*_):
-        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-
+    full = mock.Mock(side_effect=torch.cuda.OutOfMemoryError("CUDA out of memory"))
     monkeypatch.setattr(clients, "_vmapped", full)
     with pytest.raises(torch.cuda.OutOfMemoryError):
         finish("dp_fedavg", {}, "vmap")
@@ -303,19 +294,14 @@ def test_a_group_too_large_for_the_memory_is_an_error(monkeypatch):
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_clients_of_whom_nobody_has_examples_send_zeros_and_are_tested(method, backend):
     about = registry.info(method).about
-    departures = about.paper_departures + about.official_departures
-    world = simulation(
-        method, backend=backend, sizes=(0, 0), departures=departures, plan=open_plan(2)
-    )
-    done, rounds, _ = spied(world)
+    rule = {"departures": about.paper_departures + about.official_departures, "plan": open_plan(2)}
+    world = simulation(method, backend=backend, sizes=(0, 0), **rule)
+    done, seen, _ = spied(world)
     assert done.diverged_round is None
     assert [row["participants"] for row in done.rows] == [2, 2, 2]
     assert all(np.isnan(row["loss"]) for row in done.rows)
-    assert all(
-        torch.count_nonzero(value) == 0
-        for uploads, _, _ in rounds
-        for value in uploads.update.values()
-    )
+    for uploads, _, _ in seen:
+        assert not any(value.count_nonzero() for value in uploads.update.values())
     assert all(value.isfinite().all() for value in done.params.values())
     for row in evaluation.accuracies(world, done):
         assert row["train_size"] == 0
@@ -327,15 +313,13 @@ def test_clients_of_whom_nobody_has_examples_send_zeros_and_are_tested(method, b
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "dp_fedavg_fb"])
 def test_dropout_is_the_same_in_loop_and_vmap_and_only_in_training(method):
-    ends = {}
-    for backend in ("loop", "vmap"):
-        world = with_dropout(simulation(method, backend=backend))
-        progress = rounds.run(world, rounds.start(world))
-        ends[backend] = progress, evaluation.accuracies(world, progress)
-    assert_same(ends["loop"][0], ends["vmap"][0])
-    np.testing.assert_equal(ends["loop"][1], ends["vmap"][1])
+    worlds = [with_dropout(simulation(method, backend=backend)) for backend in ("loop", "vmap")]
+    loop, grouped = (rounds.run(world, rounds.start(world)) for world in worlds)
+    assert_same(loop, grouped)
+    scores = map(evaluation.accuracies, worlds, (loop, grouped))
+    np.testing.assert_equal(*scores)
     plain, _ = finish(method, {}, "loop")
-    assert not torch.equal(plain.params["head.weight"], ends["loop"][0].params["head.weight"])
+    assert not torch.equal(plain.params["head.weight"], loop.params["head.weight"])
 
 
 def test_steps_have_keys_of_their_own_and_passes_without_randomness_have_none():
@@ -402,15 +386,6 @@ def test_schedules_without_draws_are_those_of_the_streams_that_have_them(batch_s
                 assert (found[name].count == rows.count).all()
 
 
-def test_keys_do_not_change_which_examples_a_step_has():
-    rows = np.arange(9)
-    plain = Rows.epochs(rows, 2, 4, np.random.default_rng(0))
-    stream = np.random.default_rng(0)
-    keyed_rows = Rows.epochs(rows, 2, 4, stream).keyed(stream)
-    assert (plain.index == keyed_rows.index).all()
-    assert plain.keys is None
-
-
 def test_padding_keeps_the_keys_of_the_real_steps():
     stream = np.random.default_rng(0)
     parts = [Rows.epochs(np.arange(size), 1, 4, stream).keyed(stream) for size in (9, 0, 4)]
@@ -424,21 +399,21 @@ def test_padding_keeps_the_keys_of_the_real_steps():
     ("sizes", "batch_size", "gathers"), [((9, 4), 0, 1), ((9, 4), 4, 6), ((9, 0), 0, 1)]
 )
 def test_rows_that_all_steps_share_are_gathered_once(monkeypatch, sizes, batch_size, gathers):
-    counted, rows = [], Schedule.rows
-    monkeypatch.setattr(Schedule, "rows", lambda *at: counted.append(at) or rows(*at))
+    gathering = mock.Mock(side_effect=Schedule.rows)
+    monkeypatch.setattr(Schedule, "rows", lambda *at: gathering(*at))
     x = torch.arange(9.0, dtype=torch.float64)
-    examples = Examples(x, x.long())
     stream = np.random.default_rng(0)
     work = [{"train": Rows.epochs(np.arange(size), 2, batch_size, stream)} for size in sizes]
 
     def hook(state, schedules, n):
         loss = Objective(lambda tree, batch: batch.mean((tree["w"] - batch.x).square()))
-        solver = Solver("sgd", 0.25)
         start = {"w": x.new_zeros(())}
+        solver = Solver("sgd", 0.25)
         return solvers.minimize_functional(start, schedules["train"], [loss], solver)[0]
 
-    found = for_each_client(hook, lambda _: {}, work, sizes, {"train": examples}, engine(1))
-    assert len(counted) == gathers
+    data = {"train": Examples(x, x.long())}
+    found = for_each_client(hook, lambda _: {}, work, sizes, data, engine(1))
+    assert gathering.call_count == gathers
     if not batch_size:  # each of the two steps goes half of the way to the mean
         means = [0.75 * x[:size].mean().nan_to_num() for size in sizes]
         torch.testing.assert_close(found["w"], torch.stack(means))
@@ -455,42 +430,33 @@ def test_the_head_phase_on_features_trains_the_head_of_the_whole_network_without
     backend, group_floats, monkeypatch
 ):
     monkeypatch.setattr(clients, "GROUP_FLOATS", group_floats)
-    hyperparameters = {"head_epochs": 3}
+    method = "dp_fedavg_fb", {"head_epochs": 3}
     make = {"sizes": HEAD_SIZES, "batch_size": 6}
-    world = with_dropout(simulation("dp_fedavg_fb", hyperparameters, backend=backend, **make))
-    plain = simulation("dp_fedavg_fb", hyperparameters, **make).task
+    world = with_dropout(simulation(*method, backend=backend, **make))
+    plain = simulation(*method, **make).task
     solver = Solver("adam", 0.05, weight_decay=0.01)
     everyone = range(len(HEAD_SIZES))
     params = rounds.start(world).params
-    work = [world.work(client, 0) for client in everyone]
-    assert {client: len(rows["all"].count) for client, rows in enumerate(work)} == {
-        0: 2,
-        1: 1,
-        2: 1,
-        3: 2,
-        4: 0,
-        5: 1,
-        6: 3,
-    }
+    work = work_in(world)
+    assert [len(rows["all"].count) for rows in work] == [2, 1, 1, 2, 0, 1, 3]
     found = world.run_clients(
         lambda _, batches, __: world.task.train_head(params, batches, solver), None, everyone, work
     )
     for client in everyone:
-        own, head = world.split.train[client], work[client]["head"]
+        head = world.train.schedule(work[client]["head"])
         expected, _ = plain.minimize(
-            params, world.train.schedule(head), plain.loss, solver=solver, names=plain.head_names
+            params, head, plain.loss, solver=solver, names=plain.head_names
         )
         for name, value in expected.items():
             torch.testing.assert_close(found[name][client], value, rtol=1e-9, atol=1e-12)
         moved = not torch.equal(found["head.weight"][client], params["head.weight"])
-        assert moved == (len(own) > 0)
+        assert moved == (len(world.split.train[client]) > 0)
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_features_are_those_of_each_clients_own_examples_in_order(backend):
     world = simulation("dp_fedavg_fb", {"head_epochs": 1}, backend=backend, sizes=HEAD_SIZES)
     params = rounds.start(world).params
-    everyone = range(len(HEAD_SIZES))
 
     def own(_, batches, __):
         if not len(batches.all):  # a client without examples: the shapes of the others
@@ -499,34 +465,23 @@ def test_features_are_those_of_each_clients_own_examples_in_order(backend):
         rest = torch.zeros(128 - schedule.x.shape[0], dtype=torch.int64)
         return torch.cat([schedule.x, schedule.x[rest]]), torch.cat([schedule.y, schedule.y[rest]])
 
-    x, y = world.run_clients(own, None, everyone, [world.work(client, 0) for client in everyone])
+    x, y = world.run_clients(own, None, range(len(HEAD_SIZES)), work_in(world))
     for client, rows in enumerate(world.split.train):
         expected = world.network.body(params, world.train.x[rows], None)
         torch.testing.assert_close(x[client, : len(rows)], expected, rtol=1e-12, atol=1e-15)
         assert torch.equal(y[client, : len(rows)], world.train.y[rows])
 
 
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_results_come_back_in_the_clients_order(backend):
-    world = simulation("dp_fedavg", backend=backend)
-    work = [world.work(client, 0) for client in range(len(SIZES))]
-    found = world.run_clients(
-        lambda state, batches, others: batches.n, None, range(len(SIZES)), work
-    )
-    assert found.tolist() == list(SIZES)
-
-
 def test_a_hook_that_branches_on_data_is_told_what_to_use():
     world = simulation("dp_fedavg", backend="vmap")
-    work = [world.work(client, 0) for client in range(2)]
+    work = work_in(world)[:2]
+    data = dict.fromkeys(work[0], world.train)
 
     def hook(state, schedules, n):
         return n if n > 3 else -n
 
     with pytest.raises(RuntimeError, match=r"use torch\.where"):
-        for_each_client(
-            hook, lambda places: {}, work, [9, 4], dict.fromkeys(work[0], world.train), engine()
-        )
+        for_each_client(hook, lambda places: {}, work, [9, 4], data, engine())
 
 
 def test_nobody_to_run_is_an_error_of_the_caller():
@@ -535,7 +490,7 @@ def test_nobody_to_run_is_an_error_of_the_caller():
 
 
 @pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=60)
+@OFTEN
 @given(st.integers(0, 40), st.integers(0, 3), st.integers(0, 45), st.booleans())
 def test_every_epoch_visits_every_row_once(size, epochs, batch_size, shuffled):
     rows = np.arange(100, 100 + size)
@@ -550,12 +505,13 @@ def test_every_epoch_visits_every_row_once(size, epochs, batch_size, shuffled):
         assert cut.index.shape[1] <= batch_size
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@OFTEN
 @given(st.integers(0, 40), st.integers(0, 3), st.integers(0, 45))
 def test_what_is_dropped_is_the_step_of_each_epoch_that_is_not_full(size, epochs, batch_size):
-    rows = np.arange(100, 100 + size)
-    whole = Rows.epochs(rows, epochs, batch_size, np.random.default_rng(0))
-    cut = Rows.epochs(rows, epochs, batch_size, np.random.default_rng(0), drop_last=True)
+    cut, whole = (
+        Rows.epochs(np.arange(size), epochs, batch_size, np.random.default_rng(0), drop_last=drops)
+        for drops in (True, False)
+    )
     full = whole.count == (batch_size or size)
     if batch_size:
         assert full.sum() == epochs * (size // batch_size)
@@ -563,12 +519,13 @@ def test_what_is_dropped_is_the_step_of_each_epoch_that_is_not_full(size, epochs
     assert cut.count.tolist() == whole.count[full].tolist()
 
 
-@settings(derandomize=True, deadline=None, max_examples=60)
+@OFTEN
 @given(st.integers(0, 40), st.integers(1, 30), st.integers(0, 45), st.booleans())
 def test_steps_are_the_first_ones_of_enough_epochs(size, steps, batch_size, drop_last):
-    rows = np.arange(100, 100 + size)
-    cut = Rows.steps(rows, steps, batch_size, np.random.default_rng(0), drop_last=drop_last)
-    many = Rows.epochs(rows, steps, batch_size, np.random.default_rng(0), drop_last=drop_last)
+    cut, many = (
+        make(np.arange(size), steps, batch_size, np.random.default_rng(0), drop_last=drop_last)
+        for make in (Rows.steps, Rows.epochs)
+    )
     assert len(cut.count) == (steps if len(many.count) else 0)
     assert cut.index.tolist() == many.index[:steps].tolist()
     assert cut.count.tolist() == many.count[:steps].tolist()
