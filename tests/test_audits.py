@@ -29,10 +29,7 @@ def audits(monkeypatch):
 @pytest.mark.parametrize("name", AT_HOME)
 def test_a_file_that_needs_no_package_of_its_own_loads_and_states_what_is_claimed(audits, name):
     forms, module = audits(""), audits(name)
-    assert module.__doc__
-    assert module.PROGRAM
-    assert module.VERSION
-    assert module.AUDITS
+    assert all((module.__doc__, module.PROGRAM, module.VERSION, module.AUDITS))
     for one in module.AUDITS:
         assert one.title
         assert one.source
@@ -57,10 +54,8 @@ def test_a_run_replaces_the_rows_of_its_file_and_leaves_the_others(audits, tmp_p
     page.renew("two", [row | {"file": "two", "sentence": "old"}], tmp_path)
     page.renew("one", [row | {"file": "one", "sentence": "stays"}], tmp_path)
     page.renew("two", [row | {"file": "two", "sentence": "new"}], tmp_path)
-    assert [(r["file"], r["sentence"], r["noise"]) for r in page.read(tmp_path)] == [
-        ("one", "stays", "1.235"),
-        ("two", "new", "1.235"),
-    ]
+    found = [(row["file"], row["sentence"], row["noise"]) for row in page.read(tmp_path)]
+    assert found == [("one", "stays", "1.235"), ("two", "new", "1.235")]
     text = (tmp_path / page.PAGE).read_text(encoding="utf-8")
     assert "Claims: 2; programs: 2. **Kept: 2.**" in text
     assert text.count("- a|b: **kept, ε ") == 2
@@ -107,35 +102,27 @@ def test_the_log_of_reports_has_every_finding_of_the_table_and_no_other(audits):
 FOUND = TABLES["FOUND"]
 
 
+def refutation(audits, farther, found):
+    """What is said of a claim of ten clients that an audit with these findings refuted."""
+    claim = Claim(clients=10, noise_multiplier=1, delta=1e-5)
+    words = {"title": "", "release": None, "source": "", "said": ""}
+    one = audits("").Entry(claim=claim, farther=farther, **words)
+    return audits("__main__").refutation(one, found)
+
+
 @pytest.mark.parametrize(
-    ("farther", "changes", "expected"),
-    [
-        (62**0.5, {}, {"epsilon_true": 63.78, "epsilon_is": "exact", "evidence": "both"}),
-        (0.0, {}, {"epsilon_true": 57.73, "epsilon_is": "at least", "sensitivity": 8.1 / 1.1}),
-        (0.0, {"epsilon_lower": 3.9, "epsilon_true": "inf"}, {"evidence": "arithmetic"}),
-        (0.0, {"flagged_coupled": False, "epsilon_lower": 0.0}, {"epsilon_is": "at most"}),
-        (0.0, {"flagged_coupled": False, "epsilon_true": 4.377}, {"evidence": "attack"}),
-        (0.0, {"verdict": "kept"}, {}),
-    ],
-    ids=["by hand", "measured", "none holds", "sampling shows", "told apart", "kept"],
+    ("farther", "changes", "expected"), TABLES["REFUTED"].values(), ids=TABLES["REFUTED"]
 )
 def test_what_holds_instead_of_a_refuted_claim_is_exact_or_a_lower_bound(
     audits, farther, changes, expected
 ):
-    forms, runner = audits(""), audits("__main__")
-    claim = Claim(clients=10, noise_multiplier=1, delta=1e-5)
-    one = forms.Entry(title="", release=None, claim=claim, source="", said="", farther=farther)
-    found = runner.refutation(one, FOUND | changes)
-    assert {name: found[name] for name in expected} == {
-        name: pytest.approx(value, abs=0.01) if isinstance(value, float) else value
-        for name, value in expected.items()
-    }
+    found = refutation(audits, farther, FOUND | changes)
+    for name, value in expected.items():
+        about = pytest.approx(value, abs=0.01) if isinstance(value, float) else value
+        assert found[name] == about, name
     assert bool(found) == bool(expected)
 
 
 def test_arithmetic_that_a_measurement_exceeds_is_an_error(audits):
-    forms, runner = audits(""), audits("__main__")
-    claim = Claim(clients=10, noise_multiplier=1, delta=1e-5)
-    one = forms.Entry(title="", release=None, claim=claim, source="", said="", farther=7.0)
     with pytest.raises(ValueError, match=r"measured at least 7\.36"):
-        runner.refutation(one, FOUND)
+        refutation(audits, 7.0, FOUND)

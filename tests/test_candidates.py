@@ -9,35 +9,26 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import malformed
+import tabled
 from pflpipe.study import candidates
 from pflpipe.study.candidates import SearchRange
 from pflpipe.study.load import load_outline
 
-LR, CLIP = {"low": 0.03, "high": 3}, {"low": 0.1, "high": 10}
-SEARCH = {
-    "seeds": [100],
-    "validation_fraction": 0.2,
-    "candidates": 4,
-    "values": {"training.lr": LR, "privacy.clip_norm": CLIP},
-}
-TAU = {"low": 0, "high": 1, "scale": "linear"}
-METHODS = [
-    {"name": "fedavg"},
-    {"name": "dp_fedavg", "search": {"training.lr": [0.1, 0.2]}},
-    {"name": "feddpa", "search": {"hyperparameters.tau": TAU}},
-    {"name": "feddpa", "variant": "no AC", "hyperparameters": {"ac": False}},
-]
+TABLES = tabled.table("test_candidates")
+SEARCH, METHODS = TABLES["SEARCH"], TABLES["METHODS"]
+LR, CLIP = SEARCH["values"].values()
 
 
 @pytest.fixture
 def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Return a function that gives the candidates' values by method entry of a study with some
-    words changed."""
+    words changed; None leaves a word of the search out."""
     malformed.write_good(tmp_path)
     monkeypatch.chdir(tmp_path)
 
     def drawn(name: str = "good", methods=METHODS, axes=None, **search):
-        words = {"methods": methods, "search": SEARCH | search, "axes": axes or {}}
+        search = {key: value for key, value in (SEARCH | search).items() if value is not None}
+        words = {"methods": methods, "search": search, "axes": axes or {}}
         malformed.write(tmp_path / f"studies/{name}.yaml", malformed.STUDY | words)
         return {
             line.words: [candidate.values for candidate in line.candidates]
@@ -66,10 +57,8 @@ def test_a_methods_own_words_replace_the_shared_ones(drawn):
 
 
 def test_no_two_methods_values_or_candidates_share_a_draw(drawn):
-    found = drawn(
-        methods=[{"name": "dp_fedavg"}, {"name": "feddpa"}],
-        values={"training.lr": LR, "training.weight_decay": LR},
-    )
+    methods = [{"name": "dp_fedavg"}, {"name": "feddpa"}]
+    found = drawn(methods=methods, values={"training.lr": LR, "training.weight_decay": LR})
     numbers = [value for values in found.values() for each in values for value in each.values()]
     assert len(set(numbers)) == len(numbers) == 2 * 4 * 2
 
@@ -83,14 +72,13 @@ def test_other_methods_other_values_and_axes_leave_the_draws_as_they_were(drawn)
     before = drawn()["feddpa"]
     assert drawn(methods=METHODS[2:])["feddpa"] == before
     assert drawn(methods=METHODS[::-1])["feddpa"] == before
-    more = {"training.weight_decay": LR, **SEARCH["values"]}
-    assert [
-        {path: value for path, value in values.items() if path != "training.weight_decay"}
-        for values in drawn(values=more)["feddpa"]
-    ] == before
-    axes = {"privacy.epsilon": [2, 8]}
-    assert drawn(axes=axes)["feddpa at privacy.epsilon=2"] == before
-    assert drawn(axes=axes)["feddpa at privacy.epsilon=8"] == before
+    found = drawn(values={"training.weight_decay": LR, **SEARCH["values"]})["feddpa"]
+    for values in found:
+        del values["training.weight_decay"]
+    assert found == before
+    by_epsilon = drawn(axes={"privacy.epsilon": [2, 8]})
+    assert by_epsilon["feddpa at privacy.epsilon=2"] == before
+    assert by_epsilon["feddpa at privacy.epsilon=8"] == before
 
 
 def test_another_study_draws_for_itself(drawn):
@@ -99,10 +87,8 @@ def test_another_study_draws_for_itself(drawn):
 
 @pytest.mark.slow
 def test_wider_ranges_are_drawn_from_as_often_again_after_the_first(drawn):
-    wider = {
-        "training.lr": LR | {"wider": [0.003, 30]},
-        "privacy.clip_norm": CLIP | {"wider": [0.01, 10]},
-    }
+    wider = {"training.lr": LR | {"wider": [0.003, 30]}}
+    wider["privacy.clip_norm"] = CLIP | {"wider": [0.01, 10]}
     methods = [METHODS[0], METHODS[1], METHODS[3]]
     before = drawn(methods=methods, candidates=50)
     found = drawn(methods=methods, candidates=50, values=wider)
@@ -114,22 +100,10 @@ def test_wider_ranges_are_drawn_from_as_often_again_after_the_first(drawn):
 
 
 def test_lists_without_a_number_of_candidates_are_the_grid_of_all(drawn):
-    search = {"seeds": [100], "validation_fraction": 0.2, "values": {"training.lr": [0.1, 0.2]}}
-    malformed.write(
-        Path("studies/grid.yaml"),
-        malformed.STUDY
-        | {
-            "methods": [{"name": "feddpa", "search": {"hyperparameters.tau": [0.3, 0.4]}}],
-            "search": search,
-        },
-    )
-    (line,) = load_outline("grid").lines
-    assert [tuple(candidate.values.values()) for candidate in line.candidates] == [
-        (0.1, 0.3),
-        (0.1, 0.4),
-        (0.2, 0.3),
-        (0.2, 0.4),
-    ]
+    methods = [{"name": "feddpa", "search": {"hyperparameters.tau": [0.3, 0.4]}}]
+    (found,) = drawn(methods=methods, candidates=None, values={"training.lr": [0.1, 0.2]}).values()
+    grid = [(0.1, 0.3), (0.1, 0.4), (0.2, 0.3), (0.2, 0.4)]
+    assert [tuple(values.values()) for values in found] == grid
 
 
 # Their law

@@ -1,7 +1,6 @@
 """Digests of meaning: what changes them, what does not, and what they are of."""
 
 import ast
-import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import pflpipe
 import tabled
 import warm
+from called import called
 from pflpipe.code import meaning
 from pflpipe.errors import ConfigError
 
@@ -22,39 +22,11 @@ SCRIPTS = sorted((ROOT / "workflow" / "scripts").glob("*.py"))
 
 # ---------------------------------------------------------------- what a file means
 
-CODE = '''"""What it is for."""
-import math
-
-#: A border.
-LEAST = 1e-3
-
-
-class Sum:
-    """A running sum."""
-
-    total = 0.0
-    """So far."""
-
-    def add(self, value: float, *, weight: float = 1.0) -> None:
-        """Add a value."""
-        if value > LEAST:
-            self.total += value * weight  # the weighted one
-        else:
-            pass
-
-
-def shown(x, width=3):
-    return f"{x!r:>{width}} of {math.pi:.2f}" + 'it"s'
-'''
+CODE = TABLES["CODE"]
 
 SAME = TABLES["SAME"]
 # The name TYPE_CHECKING has to come from somewhere; what stands under it does not count.
-BEFORE = {
-    "an import for type checkers": (
-        "import math\n",
-        "import math\nfrom typing import TYPE_CHECKING\n",
-    )
-}
+WITH_NAME = "import math\n", "import math\nfrom typing import TYPE_CHECKING\n"
 OTHER = TABLES["OTHER"]
 
 
@@ -71,7 +43,7 @@ def digest_of(code: str, folder: Path) -> str:
 
 @pytest.mark.parametrize("name", SAME)
 def test_what_is_written_otherwise_and_means_the_same_has_the_same_digest(name, tmp_path):
-    code = edited(CODE, BEFORE[name]) if name in BEFORE else CODE
+    code = edited(CODE, WITH_NAME) if name == "an import for type checkers" else CODE
     same = edited(CODE, SAME[name])
     assert same != code
     assert digest_of(same, tmp_path) == digest_of(code, tmp_path)
@@ -112,11 +84,11 @@ def test_a_digest_does_not_depend_on_where_the_files_lie(tmp_path):
 
 
 def test_all_of_a_file_that_is_not_python_counts(tmp_path):
-    page = tmp_path / "page.html"
-    page.write_text("<!-- a comment -->")
-    before = meaning.digest(page, PACKAGE)
-    page.write_text("<!-- another -->")
-    assert meaning.digest(page, PACKAGE) != before
+    page, digests = tmp_path / "page.html", set()
+    for comment in ("a comment", "another"):
+        page.write_text(f"<!-- {comment} -->")
+        digests.add(meaning.digest(page, PACKAGE))
+    assert len(digests) == 2
 
 
 def test_a_file_that_python_cannot_read_is_named(tmp_path):
@@ -142,6 +114,12 @@ def names(files: list[Path], package: Path) -> set[str]:
     return {str(file.relative_to(package).with_suffix("")) for file in files}
 
 
+def changed(file: Path, code: str = "edited = True\n") -> None:
+    """Add code to a file."""
+    with file.open("a") as opened:
+        opened.write(code)
+
+
 def test_imports_are_followed_through_modules_functions_and_packages(package):
     found = names(meaning.closure(package / "a.py", package), package)
     assert found == {"a", "b", "c", "e", "f", "methods/__init__"}
@@ -157,28 +135,19 @@ def test_a_script_is_part_of_its_closure_with_its_neighbours(package, tmp_path):
 
 def test_a_digest_follows_every_file_of_the_closure_and_no_other(package):
     before = meaning.digest(package / "a.py", package)
-    (package / "d.py").write_text("edited = True\n")  # imported by nobody
-    (package / "methods/x.py").write_text("edited = True\n")
-    (package / "methods/new.py").write_text("added = True\n")
+    for nobodys in ("d", "methods/x", "methods/new"):
+        (package / f"{nobodys}.py").write_text("edited = True\n")
     assert meaning.digest(package / "a.py", package) == before
     seen = {before}
-    for name in ("a", "e", "methods/__init__"):
-        with (package / f"{name}.py").open("a") as file:
-            file.write("\nedited = True\n")
+    for name in ("a", "c", "e", "methods/__init__"):
+        changed(package / f"{name}.py")
         seen.add(meaning.digest(package / "a.py", package))
-    assert len(seen) == 4
+    assert len(seen) == 5
     assert all(len(found) == 10 for found in seen)
 
 
-def test_a_late_import_changes_the_digest_and_what_it_names_is_followed(package):
-    before = meaning.digest(package / "b.py", package)
-    (package / "c.py").write_text("changed = 1\n")
-    assert meaning.digest(package / "b.py", package) != before
-
-
 def test_a_file_of_data_that_a_module_names_is_part_of_its_digest(package):
-    with (package / "b.py").open("a") as file:
-        file.write("WORDS = read('words.yaml')\n")
+    changed(package / "b.py", "WORDS = read('words.yaml')\n")
     (package / "words.yaml").write_text("a: 1\n")
     before = meaning.digest(package / "a.py", package)
     assert package / "words.yaml" in meaning.closure(package / "a.py", package)
@@ -196,8 +165,7 @@ def test_another_version_of_pflpipe_alone_changes_no_digest(package):
 def test_the_door_of_the_package_computes_nothing():
     """It is no part of any digest, so nothing that decides a result may be in it."""
     program = "import sys, pflpipe; print(*(n for n in sys.modules if n.startswith('pflpipe')))"
-    command = [sys.executable, "-c", program]
-    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    loaded = called(sys.executable, "-c", program).stdout.split()
     assert set(loaded) <= {"pflpipe", "pflpipe._version"}
     assert Path(pflpipe.__file__) not in meaning.closure(SCRIPTS[0], PACKAGE)
 
@@ -243,8 +211,7 @@ for script in sys.argv[1:]:
 def test_everything_that_a_script_loads_is_in_its_closure():
     """What Python really imports when the script starts is found, so that no edit of it goes
     unnoticed."""
-    command = [warm.interpreter(), "-c", LOADED, *map(str, SCRIPTS)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text = called(warm.interpreter(), "-c", LOADED, *SCRIPTS).stdout
     found = {}
     for part in text.split("script\n")[1:]:
         script, *files = (Path(line) for line in part.splitlines() if line.endswith(".py"))

@@ -19,18 +19,16 @@ METHODS = ("fedavg", "dp_fedavg", "feddpa!")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables of two studies that differ in alpha; the second has a seed less and a budget less."""
     folder = tmp_path_factory.mktemp("compare")
-    other = dataclasses.replace(
-        fake_results.BASE, partition=dataclasses.replace(fake_results.BASE.partition, alpha=5.0)
-    )
+    partition = dataclasses.replace(fake_results.BASE.partition, alpha=5.0)
+    other = dataclasses.replace(fake_results.BASE, partition=partition)
     for study in (
         fake_results.study("one", methods=METHODS),
         fake_results.study("two", (0, 1), (8.0,), METHODS, other),
     ):
         frame = tidy.tidy(study, fake_results.write(study, folder))
         shift = 10.0 if study.name == "two" else 0.0
-        frame["personal_own"] = [
-            (50.0 + seed**2 + shift * (1 + seed)) for seed in frame["seed"].astype(float)
-        ]
+        seeds = frame["seed"].astype(float)
+        frame["personal_own"] = 50.0 + seeds**2 + shift * (1 + seeds)
         (folder / "results/tables").mkdir(exist_ok=True)
         tidy.write(frame, folder / "results/tables" / f"{study.name}.csv")
     return folder / "results"
@@ -59,10 +57,8 @@ def test_rows_that_one_side_has_alone_are_counted(results):
 def test_a_method_without_privacy_stands_beside_every_budget(results):
     found = list(compare.lines("one:fedavg", "one:dp_fedavg", results))
     assert "  method: fedavg | dp_fedavg" in found
-    assert [line.split(":")[0] for line in found if " | +" in line] == [
-        "  epsilon_target 2",
-        "  epsilon_target 8",
-    ]
+    budgets = [line.split(":")[0] for line in found if " | +" in line]
+    assert budgets == ["  epsilon_target 2", "  epsilon_target 8"]
 
 
 def test_a_table_may_lie_anywhere(results):
@@ -98,8 +94,7 @@ def test_tables_that_are_not_there_or_share_nothing_are_refused(results):
     with pytest.raises(DataError, match=make):
         list(compare.lines("reviewers", "one", results))
     frame = tidy.read(results / "tables/one.csv")
-    tidy.write(
-        frame.assign(rounds=[100 + row for row in range(len(frame))]), results / "tables/apart.csv"
-    )
+    apart = frame.assign(rounds=range(100, 100 + len(frame)))
+    tidy.write(apart, results / "tables/apart.csv")
     with pytest.raises(DataError, match="no rows that agree in rounds"):
         list(compare.lines("apart", "one", results))

@@ -39,16 +39,11 @@ def test_images_are_those_that_are_left_for_training_times_passes():
     assert runtime_estimate.images(all_of_them, HEADER) == pytest.approx(4 * 5 * 1000)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "feddpa_table4",
-        "fedglp_adp_uplink",
-        "appfl_personalization",
-        "dp_fedsim_table1_fashion",
-        "dp_fedsim_table2",
-    ],
-)
+STUDIES = ["feddpa_table4", "fedglp_adp_uplink", "appfl_personalization"]
+STUDIES += ["dp_fedsim_table1_fashion", "dp_fedsim_table2"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
 def test_the_estimate_is_that_of_the_table_of_studies(name):
     table = (ROOT / "studies/README.md").read_text()
     images, hours = re.search(rf"`{name}` .*\| (\d+) \| (\d+) \|", table).groups()  # type: ignore
@@ -96,14 +91,8 @@ def test_the_cost_of_unknown_data_is_refused(monkeypatch):
 
 def test_states_on_the_disk_are_those_of_the_clients_that_are_drawn():
     training = dataclasses.replace(fake_results.BASE.training, rounds=3, sample_rate=0.4)
-    base = dataclasses.replace(
-        fake_results.BASE,
-        model=Model("mlp", (5,)),
-        partition=Partition("iid", 12),
-        training=training,
-        privacy=Privacy(),
-        hyperparameters={},
-    )
+    plain = {"privacy": Privacy(), "hyperparameters": {}, "training": training}
+    base = dataclasses.replace(cell(kind="iid", clients=12), model=Model("mlp", (5,)), **plain)
     of = {name: dataclasses.replace(base, method=name) for name in ("fedavg", "fedper", "ditto")}
     head, body = 4 * (5 * 10 + 10), 4 * (64 * 5 + 5)
     drawn = 12 * (1 - 0.6**3)
@@ -132,9 +121,7 @@ def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu():
     seconds = runtime_estimate.total(cells, describe)
     assert seconds is not None
     # the network of all its runs trains 2,000 images a second on a CPU, 22,000 on a GPU
-    assert known == (
-        "GPUs: 2 for each job that trains or tests; "
-        f"about {seconds / 11 / 3600:.3g} GPU-hours of training on an NVIDIA H100"
-    )
+    hours = f"about {seconds / 11 / 3600:.3g} GPU-hours of training on an NVIDIA H100"
+    assert known == f"GPUs: 2 for each job that trains or tests; {hours}"
     unknown = list(cost.lines("quickstart", settings, cluster=True))[-1]
     assert unknown.endswith("; GPU-hours unknown: mlp not measured on a GPU")

@@ -54,9 +54,7 @@ def simulated(method: Method, backend: Backend, **changes: float) -> Simulation:
     float64; ``changes`` are of the plan."""
     rng = np.random.default_rng(0)
     rows = np.split(np.arange(39), np.cumsum([4, 5, 6, 7, 8]))
-    examples = Examples(
-        torch.from_numpy(rng.normal(size=(39, 5))), torch.from_numpy(rng.integers(0, 3, size=39))
-    )
+    x, y = torch.from_numpy(rng.normal(size=(39, 5))), torch.from_numpy(rng.integers(0, 3, size=39))
     return Simulation(
         method=method,
         network=networks.build(cells.Model("mlp", (4,)), (5,), 3),
@@ -64,8 +62,8 @@ def simulated(method: Method, backend: Backend, **changes: float) -> Simulation:
         training=cells.Training(rounds=3, local_epochs=2, batch_size=4, optimizer="sgd", lr=0.2),
         departures=frozenset(),
         split=partition.Split(rows, rows, rows, np.arange(39)),
-        train=examples,
-        test=examples,
+        train=Examples(x, y),
+        test=Examples(x, y),
         seed=0,
         key="docs",
         backend=backend,
@@ -150,12 +148,8 @@ def test_the_more_force_the_nearer_are_the_example_methods_models_to_their_centr
     lengths = []
     for force in (0.0, 0.3, 0.9):
         done = trained(easgd(force=force), "loop")
-        lengths.append(
-            sum(
-                float((done.states[name] - done.params[name]).square().sum())
-                for name in done.params
-            )
-        )
+        apart = (done.states[name] - value for name, value in done.params.items())
+        lengths.append(sum(float(part.square().sum()) for part in apart))
     assert lengths == sorted(set(lengths), reverse=True)
 
 
@@ -210,12 +204,8 @@ def test_the_documents_list_every_named_data_set_and_every_partition():
 
 def test_the_table_of_departures_explains_each_one_once():
     table = (DOCS / "privacy.md").read_text().partition("| departure |")[2].partition("\n\n")[0]
-    named = [
-        name
-        for cell in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
-        for name in re.findall(r"`(\w+)`", cell)
-    ]
-    assert sorted(named) == sorted(DEPARTURES)
+    cells = re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", "".join(cells))) == sorted(DEPARTURES)
 
 
 def test_pages_name_the_rules_that_their_words_follow():
@@ -238,14 +228,8 @@ def readme_lines(block: str) -> list[tuple[str, str]]:
         label, claim = row[0].replace("\\_", "_"), row[1]
         for heading, entry in zip(header, row, strict=True):
             if heading.startswith("personal, ") and entry:
-                found.append(
-                    (
-                        label,
-                        NO_PRIVACY
-                        if claim.startswith("none")
-                        else heading.removeprefix("personal, "),
-                    )
-                )
+                budget = heading.removeprefix("personal, ")
+                found.append((label, NO_PRIVACY if claim.startswith("none") else budget))
     return found
 
 
@@ -329,10 +313,8 @@ def test_the_page_of_heterogeneity_prints_its_points():
         assert f"| {' | '.join(cells)} |" in rows("heterogeneity.md")
     shared = pd.read_csv(DOCS / "heterogeneity/shared_answers.csv")
     for share, pair in shared.groupby("share"):
-        shown = [
-            ", ".join(f"{value:.1f}" for value in pair[name])
-            for name in ("fedrep", "one_release_factors", "item_effects")
-        ]
+        columns = (pair[name] for name in ("fedrep", "one_release_factors", "item_effects"))
+        shown = (", ".join(f"{value:.1f}" for value in column) for column in columns)
         start = f"| {share:g} | {' | '.join(shown)} |"
         assert any(row.startswith(start) for row in rows("heterogeneity.md"))
 
