@@ -40,6 +40,9 @@ LATER = {
 }
 """Hyper-parameters, of all methods or of one, that are younger than studies that were run, and the
 value that is no part of a cell's id, so that ids of then stay."""
+EARLIER = {"dp_pfeddsu": {"ste": False}, "fedglp_adp": {"trend": "raw"}}
+"""Hyper-parameters that methods had when studies were run, and the value of all these runs, which
+is a part of their ids still."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"
 
 
@@ -340,8 +343,9 @@ class Cell:
     @property
     def identity(self) -> dict[str, Any]:
         """The settings that the id is a digest of: those that differ from the defaults."""
-        given, method = self.hyperparameters.items(), self.method
-        known = {n: v for n, v in given if v != LATER.get(f"{method}.{n}", LATER.get(n))}
+        method = self.method
+        given = EARLIER.get(method, {}) | self.hyperparameters
+        known = {n: v for n, v in given.items() if v != LATER.get(f"{method}.{n}", LATER.get(n))}
         cell = dataclasses.replace(self, hyperparameters=known)
         return {"streams": MEANING, **json_records.without_defaults(cell)}
 

@@ -23,7 +23,7 @@ GLP_ALONE = registry.departures("fedglp_adp", "paper", False, hyperparameters={"
 PROFILES = pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
 
 
-def numpy_run(w_global, clients, rounds, published, trend, acndp, by_layer):
+def numpy_run(w_global, clients, rounds, published, acndp, by_layer):
     """All rounds of FedGLP-ADP on a network with one hidden layer of ReLUs, written from the paper
     without torch. Releases have no noise; the copies by which devices choose have theirs, unless
     ``published``.
@@ -103,8 +103,6 @@ def numpy_run(w_global, clients, rounds, published, trend, acndp, by_layer):
                 parts = np.split(mask, ends[:-1])
                 grown |= {k: part.reshape(m[k].shape) for k, part in zip(names, parts, strict=True)}
             if published:
-                if trend == "rms":
-                    norms = norms / np.sqrt([sum(rest[k].sum() for k in names) for names in layers])
                 state |= {"tw": moved(state["tw"], state["rho"], norms), "rho": norms}
             state |= {"w": w, "m": grown}
         divisors = {k: np.maximum(count[k], 1) if published else len(clients) for k in count}
@@ -127,15 +125,14 @@ def silent(world):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("departures", "trend", "acndp", "by_layer"),
+    ("departures", "acndp", "by_layer"),
     [
-        *(((), "raw", True, True), ((), "raw", False, True), ((), "raw", True, False)),
-        *((PAPER, "raw", True, True), (PAPER, "raw", True, False), (PAPER, "rms", True, True)),
-        (GLP_ALONE, "raw", False, True),
+        *(((), True, True), ((), False, True), ((), True, False)),
+        *((PAPER, True, True), (PAPER, True, False), (GLP_ALONE, False, True)),
     ],
 )
-def test_golden_run(departures, trend, acndp, by_layer):
-    values = {"beta": BETA, "dynamic": False, "gamma": GAMMA, "trend": trend, "acndp": acndp}
+def test_golden_run(departures, acndp, by_layer):
+    values = {"beta": BETA, "dynamic": False, "gamma": GAMMA, "acndp": acndp}
     values |= {"lambda_1": LAMBDA_1, "lambda_2": LAMBDA_2, "by_layer": by_layer}
     rule = plan(noise_multiplier=SIGMA, clip_norm=CLIP, rounds=4)
     settings = {"plan": rule, "departures": departures, "backend": "vmap", "lr": LR}
@@ -149,7 +146,7 @@ def test_golden_run(departures, trend, acndp, by_layer):
         steps = list(zip(minibatches, (int(cut.keys[0]) for cut in cuts), strict=True))
         clients.append((world.train.x[rows].numpy(), world.train.y[rows].numpy(), steps))
     w_global = {name: value.numpy() for name, value in begun.params.items()}
-    program = (bool(departures), trend, acndp, by_layer)
+    program = (bool(departures), acndp, by_layer)
     expected, states, public = numpy_run(w_global, clients, 4, *program)
     done = rounds.run(world, begun)
     numpy_mlp.assert_close(done.params, expected)
@@ -331,7 +328,7 @@ def test_in_the_paper_a_client_without_examples_keeps_its_mask_and_clip_weights(
 
 
 def test_a_layer_without_shared_coordinates_is_no_division_by_zero():
-    world = simulation("fedglp_adp", {"trend": "rms"}, plan=plan(rounds=1), departures=PAPER)
+    world = simulation("fedglp_adp", {}, plan=plan(rounds=1), departures=PAPER)
 
     def personal(name, value):
         return torch.ones_like(value) if name.startswith("mask.head") else value

@@ -20,8 +20,6 @@ penalty pulls the length of the change to the clip bound.
     rt: reparameterized training, for the paper's ablation (Table IV) [paper]
     dan: the dynamic adaptive norm, for the same ablation; without rt and dan this is CENTAUR
         [paper]
-    ste: pass the gradient of the masked model to the dropped weights as well (straight-through)
-        [ours]
     head_epochs: passes over the client's examples in the head phase [paper]
     head_lr: learning rate of its SGD [paper]
     head_momentum: of that SGD [ours]
@@ -37,8 +35,7 @@ In the paper each client chooses its mask in every step from its current weights
 only to the coordinates that its last mask keeps (``profile: paper``, departure
 ``noise_on_support``). Such a mask is private and is visible in the zeros of the message, which no
 noise hides. The strict profile uses the mask of the released weights for the whole round, the same
-for all clients; clip and noise on its support are then certified. There ``ste`` has no effect,
-because a dropped weight cannot return within the round.
+for all clients; clip and noise on its support are then certified.
 """
 
 from typing import Annotated
@@ -71,7 +68,6 @@ def dp_pfeddsu(
     weight: Annotated[float, Option(least=0)] = 0.2,
     rt: bool = True,
     dan: bool = True,
-    ste: bool = False,
     head: Head,
 ) -> Method:
     """Return the method."""
@@ -110,11 +106,7 @@ def dp_pfeddsu(
 
         def loss(w: Tree, batch: Batch) -> Tensor:
             kept = masks(w, task) if private else public
-            forward = sparse(w, kept)
-            if ste:
-                # The value of the masked weights with the gradient of the unmasked ones.
-                forward = w | {name: w[name] + (forward[name] - w[name]).detach() for name in kept}
-            value = task.loss(forward, batch)
+            value = task.loss(sparse(w, kept), batch)
             pull = 0.5 * weight * (trees.norm(change(w, kept)) - task.clip_norm).abs() if dan else 0
             return value + pull  # Eq. 10
 

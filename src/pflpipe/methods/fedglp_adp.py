@@ -28,9 +28,6 @@ tw_l sum to 1. The log-odds of tw_l follow the sign of the change of the layer's
     by_layer: coordinates are compared with those of their layer; if false, with all of the network:
         section 4.1 says "the top p% largest values", and not of what [ours]
     acndp: adaptive clipping and noising, for the same ablation [paper]
-    trend: norm whose sign of change moves tw in the paper's version: ``raw``, or ``rms``, which
-        divides by the square root of the layer's number of shared coordinates and therefore does
-        not fall only because that number falls [paper]
 
 Reading of the paper, whose Algorithms 1 and 2 are images: every minibatch is used for both losses
 in turn, as in FedDPA. A layer is a module, weight and bias together. After t of T rounds round(t
@@ -49,13 +46,13 @@ noise and the sum is divided by q M. The mask is chosen after perturbation, as i
 4.1): the device clips a copy of its update, adds device noise of C_l sigma sqrt(L / (q M)), and
 takes the largest entries. The copy stays on the device. Its noise is not the noise of the release,
 and the claim does not depend on it. tw is one public vector, moved by the layer norms of the
-releases (dense, so ``trend`` has no effect). Each client clips its layers to C sqrt(tw_l); with the
-public scale sqrt(L tw_l) the joint clip then shortens by rounding only, and the noise is that of
-Eq. 15. Without ACNDP clip and noise are those of DP-FedAvg.
+releases. Each client clips its layers to C sqrt(tw_l); with the public scale sqrt(L tw_l) the joint
+clip then shortens by rounding only, and the noise is that of Eq. 15. Without ACNDP clip and noise
+are those of DP-FedAvg.
 """
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -180,7 +177,6 @@ def fedglp_adp(
     glp: bool = True,
     by_layer: bool = True,
     acndp: bool = True,
-    trend: Literal["raw", "rms"] = "raw",
 ) -> Method:
     """Return the method."""
 
@@ -264,14 +260,8 @@ def fedglp_adp(
         if not acndp:
             return Upload(update, extras, loss), state
         extras["clip_weights"] = state["clip_weights"]
-        norms = layer_norms(update)
-        if trend == "rms":
-            # The norm of a 0 / 1 mask is the square root of its number of ones.
-            norms = norms / layer_norms(
-                {name: mask.to(norms) for name, mask in shared.items()}
-            ).clamp(min=1)
         old = {name: state[name] for name in ("clip_weights", "norms")}
-        new = next_weights(old, norms, gamma)
+        new = next_weights(old, layer_norms(update), gamma)
         # A client without examples has no norms of its own and keeps its weights.
         weights = {name: torch.where(batches.n > 0, new[name], old[name]) for name in old}
         return Upload(update, extras, loss), ClientState(state | weights)
