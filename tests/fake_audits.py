@@ -56,7 +56,7 @@ def claim_truly(folder: Path) -> None:
 @functools.cache
 def _claims() -> dict[str, float]:
     """Id -> the epsilon that the audited plan claims, as an audit computes it."""
-    claimed = {name: case.mechanism_under_audit().claimed for name, case in cases.cases().items()}
+    claimed = {name: case.audited().claimed for name, case in cases.cases().items()}
     return {
         name: accounting.epsilon(plan, accounting.delta_of(plan)) for name, plan in claimed.items()
     }

@@ -307,7 +307,7 @@ def test_a_run_whose_bound_did_not_move_in_every_round_is_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["central", "local"])
 def test_the_audit_catches_bits_without_noise(name):
-    sound = cases.find(f"gaussian-adaptive-{name}").mechanism_under_audit()
+    sound = cases.find(f"gaussian-adaptive-{name}").audited()
     assert sensitivity(dataclasses.replace(sound, release=without_noise), "adaptive").flagged
 
 
@@ -316,12 +316,12 @@ def test_the_audit_catches_updates_with_the_noise_of_a_fixed_bound(monkeypatch):
     """z in place of z_Delta: what the bits cost is forgotten."""
     case = cases.find("gaussian-adaptive-central")
     monkeypatch.setattr(adaptive, "multiplier_of_updates", lambda plan: plan.noise_multiplier)
-    assert sensitivity(case.mechanism_under_audit(), "adaptive").flagged
+    assert sensitivity(case.audited(), "adaptive").flagged
 
 
 @pytest.mark.slow
 def test_whole_runs_keep_the_claim_while_the_bound_follows_what_was_released():
-    mechanism_ = cases.find("gaussian-adaptive-central").mechanism_under_audit()
+    mechanism_ = cases.find("gaussian-adaptive-central").audited()
     found = distinguish(mechanism_, "dirac", 1000, "adaptive")
     assert not found.flagged
     assert found.mu_lower > 1.8, "an attacker who reads both parts comes near mu = 2.6"

@@ -483,18 +483,18 @@ KEY, DRAWS = derived_key("audit", "test", 0), 2_000
 
 def audited(case=cases.CORRELATED, **changes):
     """The reference mechanism with its claim, and with the plan that its release executes."""
-    return dataclasses.replace(case.mechanism_under_audit(), **changes)
+    return dataclasses.replace(case.audited(), **changes)
 
 
 def with_source(kind, reference=cases.CORRELATED):
     """A mechanism whose noise has the law that ``kind`` makes of its plan."""
 
-    class Faulty(neighbours.Mechanism):
+    class Faulty(neighbours.Audited):
         def noises(self, key):
             law = kind(self.plan)
             return Correlated(lambda round: self.rng(key, "noise", round), law).at
 
-    case = reference.mechanism_under_audit()
+    case = reference.audited()
     return Faulty(**{field.name: getattr(case, field.name) for field in dataclasses.fields(case)})
 
 

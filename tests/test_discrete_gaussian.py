@@ -166,6 +166,6 @@ def test_what_no_proof_covers_is_refused_in_one_line():
 
 
 def test_the_audit_finds_too_little_of_its_noise():
-    case = cases.find("discrete_gaussian-central").mechanism_under_audit()
+    case = cases.find("discrete_gaussian-central").audited()
     less = dataclasses.replace(case.plan, noise_multiplier=0.8 * case.plan.multiplier)
     assert sensitivity(dataclasses.replace(case, plan=less), "key", 600).flagged

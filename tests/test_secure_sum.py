@@ -232,7 +232,7 @@ def test_a_release_with_other_noise_is_found():
 
 
 def test_the_audit_knows_it_and_finds_too_little_of_its_noise():
-    case = cases.find("skellam-central").mechanism_under_audit()
+    case = cases.find("skellam-central").audited()
     assert not sensitivity(case, "key", 600).flagged
     less = dataclasses.replace(case.plan, noise_multiplier=0.8 * case.plan.multiplier)
     assert sensitivity(dataclasses.replace(case, plan=less), "key", 600).flagged

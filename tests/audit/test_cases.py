@@ -88,7 +88,7 @@ def test_ids_are_distinct_and_found_again():
 def test_reference_plans_are_where_an_audit_sees_most():
     plan = cases.find("gaussian-central").plan(())
     assert math.sqrt(plan.rounds) / plan.noise_multiplier == pytest.approx(2.602, abs=1e-3)
-    claimed = cases.find("gaussian-local").mechanism_under_audit().claimed
+    claimed = cases.find("gaussian-local").audited().claimed
     assert claimed.noise_multiplier == pytest.approx(plan.noise_multiplier / math.sqrt(4))
     drawn = cases.find("gaussian-drawn-central").plan(())
     found = drawn.noise_multiplier, drawn.sample_rate, drawn.rounds, drawn.delta
@@ -96,10 +96,10 @@ def test_reference_plans_are_where_an_audit_sees_most():
     laplace = cases.find("laplace-central").plan(())
     assert laplace.noise_multiplier == pytest.approx(1.0)
     for steps in ("learning_rate_in_noise", "clip_in_training+learning_rate_in_noise"):
-        appfl = cases.find(f"laplace-{steps}+no_composition-central").mechanism_under_audit()
+        appfl = cases.find(f"laplace-{steps}+no_composition-central").audited()
         assert appfl.plan.noise_multiplier == pytest.approx(2 * 0.1 / 8)
         assert appfl.claimed.noise_multiplier == pytest.approx(1.0)
-    shared = cases.find("gaussian-drawn-noise_over_all_clients-central").mechanism_under_audit()
+    shared = cases.find("gaussian-drawn-noise_over_all_clients-central").audited()
     assert shared.plan.noise_multiplier == pytest.approx(2.248 * math.sqrt(0.1))
     assert shared.claimed.noise_multiplier == 2.248
 
@@ -263,7 +263,7 @@ def test_audits_agree_with_the_ledger_on_every_departure_by_itself():
     """A departure is flagged by single releases or it is one whose epsilon the ledger leaves alone
     (or shows in whole runs)."""
     for case in (subject.case for subject in cases.subjects() if subject.profile == "alone"):
-        mechanism = case.mechanism_under_audit()
+        mechanism = case.audited()
         counts = neighbours.sizes(case.clients, mechanism.canary)
         names = tuple(mechanism.network.shapes)
         entry = cases.ledger(mechanism.plan, case.privacy, case.departures, counts, names)

@@ -13,7 +13,7 @@ from pflpipe.auditing.coupled import longest, sensitivity
 from pflpipe.auditing.evidence import WIDEST, Sensitivity
 from pflpipe.auditing.neighbours import (
     CANARIES,
-    Mechanism,
+    Audited,
     directions,
     drawn_rows,
     exclusive,
@@ -35,7 +35,7 @@ SEEN_IN_RUNS_ONLY = {"public_sampling"}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.departures])
 def test_certified_releases_keep_their_claim(name):
-    worst = sensitivity(CASES[name].mechanism_under_audit(), KEY)
+    worst = sensitivity(CASES[name].audited(), KEY)
     assert not worst.flagged
     assert 0.98 <= worst.length <= 1.03  # the bound is reached, so the audit looks where it should
     assert worst.length_most < 1.06
@@ -49,7 +49,7 @@ def test_certified_releases_keep_their_claim(name):
 def test_published_releases_are_flagged(name):
     departures = set(CASES[name].departures)
     # Fewer draws than an audit makes, which finds no less.
-    worst = sensitivity(CASES[name].mechanism_under_audit(), KEY, 1_500)
+    worst = sensitivity(CASES[name].audited(), KEY, 1_500)
     assert worst.flagged == (not departures <= HARMLESS_ALONE | SEEN_IN_RUNS_ONLY)
 
 
@@ -64,7 +64,7 @@ def test_published_releases_are_flagged(name):
     ],
 )
 def test_lengths_are_those_of_the_ledger(departure, length):
-    mechanism = Mechanism(REFERENCE, REFERENCE, frozenset({departure}))
+    mechanism = Audited(REFERENCE, REFERENCE, frozenset({departure}))
     assert sensitivity(mechanism, KEY).length == pytest.approx(length, rel=0.04)
 
 
@@ -72,7 +72,7 @@ def test_lengths_are_those_of_the_ledger(departure, length):
 @pytest.mark.parametrize("factor", [1.0, 1.5])
 def test_enough_noise_is_never_flagged(factor):
     more = dataclasses.replace(REFERENCE, noise_multiplier=2.105 * factor)
-    worst = sensitivity(Mechanism(more, REFERENCE), derived_key(KEY, 7))
+    worst = sensitivity(Audited(more, REFERENCE), derived_key(KEY, 7))
     assert not worst.flagged
     assert worst.length == pytest.approx(1 / factor, rel=0.03)
     assert worst.noise == pytest.approx(factor, rel=0.006)
@@ -80,10 +80,10 @@ def test_enough_noise_is_never_flagged(factor):
 
 @pytest.mark.slow
 def test_too_little_noise_is_flagged_from_the_factor_on_that_the_audit_says_it_detects():
-    factor = sensitivity(Mechanism(REFERENCE, REFERENCE), KEY).detects
+    factor = sensitivity(Audited(REFERENCE, REFERENCE), KEY).detects
     assert factor > 0.99
     less = dataclasses.replace(REFERENCE, noise_multiplier=2.105 * factor)
-    found = [sensitivity(Mechanism(less, REFERENCE), derived_key(KEY, seed)) for seed in range(6)]
+    found = [sensitivity(Audited(less, REFERENCE), derived_key(KEY, seed)) for seed in range(6)]
     assert sum(one.flagged for one in found) >= 4  # nine of ten; the benchmark counts more of them
     assert not any(one.length > one.length_most for one in found)
 
@@ -112,7 +112,7 @@ def test_lengths_by_an_estimated_covariance_vary_as_it_is_said_that_they_do(prob
 @pytest.mark.slow
 def test_a_release_without_any_noise_has_no_finite_length():
     silent = dataclasses.replace(REFERENCE, noise_multiplier=0.0)
-    assert sensitivity(Mechanism(silent, REFERENCE), KEY).length == math.inf
+    assert sensitivity(Audited(silent, REFERENCE), KEY).length == math.inf
 
 
 def test_rows_of_clients_that_were_not_drawn_go_no_further_as_in_training():
@@ -136,14 +136,14 @@ def test_a_secret_canary_is_looked_at_in_cohorts_of_fewer_clients_than_the_plan_
         counts.add((present.shape[1], int(present[0].sum())))
         return release(generator, sent, present, *rest)
 
-    mechanism = CASES["gaussian-drawn-central"].mechanism_under_audit()
+    mechanism = CASES["gaussian-drawn-central"].audited()
     assert not sensitivity(dataclasses.replace(mechanism, release=counting), KEY).flagged
     assert counts == {(5, 5), (4, 4), (1, 1), (1, 0)}  # of 24; with the canary and without
 
 
 def audited(name):
     """Return the mechanism of a case, and the model that it releases."""
-    mechanism = CASES[name].mechanism_under_audit()
+    mechanism = CASES[name].audited()
     return mechanism, mechanism.network.init(torch.Generator().manual_seed(0))
 
 

@@ -13,7 +13,7 @@ from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
 from pflpipe.auditing import cases
 from pflpipe.auditing.distinguish import _choose, distinguish
 from pflpipe.auditing.evidence import detects, errors_of_midpoint, judge
-from pflpipe.auditing.neighbours import Mechanism
+from pflpipe.auditing.neighbours import Audited
 from pflpipe.privacy import accounting
 from pflpipe.privacy.cohorts import public_cohort
 from pflpipe.seeds import derived_key
@@ -63,7 +63,7 @@ def test_the_bounds_hold_together_with_99_percent():
 
 @pytest.mark.slow
 def test_the_reference_audit_is_tight_and_not_flagged():
-    found = distinguish(Mechanism(REFERENCE, REFERENCE), "dirac", 2000, KEY)
+    found = distinguish(Audited(REFERENCE, REFERENCE), "dirac", 2000, KEY)
     mu = math.sqrt(30) / 2.105
     assert not found.flagged
     assert 0.80 * mu <= found.mu_lower <= mu
@@ -72,7 +72,7 @@ def test_the_reference_audit_is_tight_and_not_flagged():
 
 @pytest.mark.parametrize("factor", [0.5, 0.1])
 def test_too_little_noise_is_flagged(factor):
-    found = distinguish(Mechanism(weaker(SHORT, factor), SHORT), "dirac", 2000, KEY)
+    found = distinguish(Audited(weaker(SHORT, factor), SHORT), "dirac", 2000, KEY)
     assert found.flagged
     assert found.mu_lower <= math.sqrt(30) / 2.105 / factor
 
@@ -109,8 +109,8 @@ def test_statistics_that_tell_the_worlds_apart_together_are_joined():
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [DRAWN, LAPLACE], ids=["drawn", "laplace"])
 def test_certified_curves_hold_and_half_the_noise_is_flagged(plan):
-    assert not distinguish(Mechanism(plan, plan), "dirac", 1000, KEY).flagged
-    assert distinguish(Mechanism(weaker(plan), plan), "dirac", 1000, KEY).flagged
+    assert not distinguish(Audited(plan, plan), "dirac", 1000, KEY).flagged
+    assert distinguish(Audited(weaker(plan), plan), "dirac", 1000, KEY).flagged
 
 
 # ---------------------------------------------------------------- the power of whole runs
@@ -162,7 +162,7 @@ def test_a_claim_that_so_many_runs_cannot_refute_is_said_to_be_beyond_them():
 def test_what_is_said_to_be_detected_is_flagged_by_nine_audits_of_ten_and_a_sound_one_by_none():
     def flagged(plan):
         keys = [derived_key(KEY, seed) for seed in range(30)]
-        return sum(distinguish(Mechanism(plan, SHORT), "dirac", 300, key).flagged for key in keys)
+        return sum(distinguish(Audited(plan, SHORT), "dirac", 300, key).flagged for key in keys)
 
     assert flagged(weaker(SHORT, detects(SHORT, 300))) >= 22
     assert flagged(SHORT) == 0
@@ -174,7 +174,7 @@ def test_what_is_said_to_be_detected_is_flagged_by_nine_audits_of_ten_and_a_soun
     ["noise_on_support", "divide_by_counts", "raw_similarity_weights", "client_clip_weights"],
 )
 def test_leaks_in_the_noise_itself_are_seen_in_whole_runs(name):
-    mechanism = cases.find(f"gaussian-{name}-central").mechanism_under_audit()
+    mechanism = cases.find(f"gaussian-{name}-central").audited()
     best = {"client_clip_weights": "layer", "raw_similarity_weights": "huge"}
     canary = best.get(name, "exclusive")
     assert distinguish(mechanism, canary, 500, KEY).flagged
@@ -182,7 +182,7 @@ def test_leaks_in_the_noise_itself_are_seen_in_whole_runs(name):
 
 def test_same_key_same_verdict_other_key_other_runs():
     keys = [derived_key(KEY, seed) for seed in (1, 1, 2)]
-    first, again, other = (distinguish(Mechanism(SHORT, SHORT), "dirac", 300, key) for key in keys)
+    first, again, other = (distinguish(Audited(SHORT, SHORT), "dirac", 300, key) for key in keys)
     assert first == again
     errors = [(found.false_positives, found.false_negatives) for found in (first, other)]
     assert errors[0] != errors[1]
@@ -195,7 +195,7 @@ def test_a_single_message_is_audited_with_its_share_of_the_noise():
     local = weaker(small, 1 / math.sqrt(10))
     mu = math.sqrt(3) / local.noise_multiplier
     found, central = (
-        distinguish(Mechanism(small, claimed, trust="local"), "dirac", 2000, KEY)
+        distinguish(Audited(small, claimed, trust="local"), "dirac", 2000, KEY)
         for claimed in (local, small)
     )
     assert not found.flagged
@@ -208,7 +208,7 @@ def test_single_messages_of_rounds_without_the_client_are_not_seen():
     known = frozenset({"public_sampling"})
     few = dataclasses.replace(DRAWN, rounds=40, noise_multiplier=1.0)
     claimed = dataclasses.replace(few, sample_rate=1.0)
-    mechanism = Mechanism(few, claimed, known, trust="local")
+    mechanism = Audited(few, claimed, known, trust="local")
     taken = sum(public_cohort(round, few)[mechanism.canary] for round in range(40))
     assert 0 < taken < 20
     # Not sqrt(40 q M): a message carries its share of the noise.

@@ -9,7 +9,7 @@ from audit_plans import DRAWN, KEY, LAPLACE, REFERENCE
 from pflpipe.auditing.coupled import FEWER_DRAWS, sensitivity
 from pflpipe.auditing.distinguish import distinguish
 from pflpipe.auditing.evidence import WIDEST, Sensitivity
-from pflpipe.auditing.neighbours import Mechanism
+from pflpipe.auditing.neighbours import Audited
 from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.privacy import cohorts, mechanism
@@ -21,7 +21,7 @@ from simulations import held, plan, simulation
 torch.set_num_threads(1)
 
 
-def coupled(mechanism: Mechanism) -> Sensitivity:
+def coupled(mechanism: Audited) -> Sensitivity:
     """Return what a quarter of an audit's draws find; an audit finds no less."""
     return sensitivity(mechanism, KEY, FEWER_DRAWS)
 
@@ -116,7 +116,7 @@ FAULTS = [
 @pytest.fixture(scope="module")
 def sound():
     """What is found of the mechanism as it is, under each plan."""
-    return {plan: coupled(Mechanism(plan, plan)) for plan in PLANS.values()}
+    return {plan: coupled(Audited(plan, plan)) for plan in PLANS.values()}
 
 
 @pytest.mark.slow
@@ -125,7 +125,7 @@ def test_coupled_worlds_catch_a_patched_release(plan, fault, sound):
     release, check = (RELEASES | DRAWN_ONLY)[fault]
     plan = PLANS[plan]
     assert not sound[plan].flagged
-    assert check in caught_by(coupled(Mechanism(plan, plan, release=release)))
+    assert check in caught_by(coupled(Audited(plan, plan, release=release)))
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ def test_coupled_worlds_catch_the_same_noise_in_every_round(plan, sound):
         return release_rng(key, name[0])
 
     assert not sound[plan].flagged
-    found = coupled(Mechanism(plan, plan, rng=forgets_the_round))
+    found = coupled(Audited(plan, plan, rng=forgets_the_round))
     assert found.length == float("inf")
     assert caught_by(found) == {"length"}
 
@@ -150,7 +150,7 @@ def test_coupled_worlds_catch_messages_that_share_their_noise():
             messages[name] = clean + (released.messages[name] - clean)[:, :1]
         return dataclasses.replace(released, messages=messages)
 
-    sound = Mechanism(REFERENCE, local, trust="local")
+    sound = Audited(REFERENCE, local, trust="local")
     assert not coupled(sound).flagged
     assert coupled(dataclasses.replace(sound, release=shared)).length == float("inf")
 
@@ -169,7 +169,7 @@ def test_training_gives_every_round_the_generators_that_the_audit_gives_it():
     expected = [release_rng(world.key, "noise", round).bit_generator.state for round in range(3)]
     assert states == [str(state) for state in expected]
     assert len(set(states)) == 3
-    assert Mechanism(REFERENCE, REFERENCE).rng is release_rng
+    assert Audited(REFERENCE, REFERENCE).rng is release_rng
 
 
 def clipped_part_by_part(generator, uploads, present, plan, scale, departures):
@@ -208,7 +208,7 @@ JOINT = {
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp_scaffold", "pfedfda"])
 def test_coupled_worlds_catch_control_variates_or_statistics_outside_of_the_clip(method):
-    sound = Mechanism(REFERENCE, REFERENCE, method=registry.info(method).factory())
+    sound = Audited(REFERENCE, REFERENCE, method=registry.info(method).factory())
     assert not sensitivity(sound, KEY).flagged
     faulty = dataclasses.replace(sound, release=with_parts_outside_of_the_clip)
     assert "length" in caught_by(sensitivity(faulty, KEY))
@@ -216,7 +216,7 @@ def test_coupled_worlds_catch_control_variates_or_statistics_outside_of_the_clip
 
 @pytest.mark.slow
 def test_coupled_worlds_catch_a_joint_release_that_is_none():
-    sound = Mechanism(REFERENCE, REFERENCE, method=registry.info("fedpac").factory())
+    sound = Audited(REFERENCE, REFERENCE, method=registry.info("fedpac").factory())
     assert not coupled(sound).flagged
     for release, check in JOINT.values():
         assert check in caught_by(coupled(dataclasses.replace(sound, release=release)))
@@ -227,7 +227,7 @@ def test_whole_runs_catch_a_wrong_sampling_rate():
     def sample(rng, plan, repeats):
         return cohorts.sample_clients(rng, dataclasses.replace(plan, sample_rate=0.3), repeats)
 
-    wrong = Mechanism(DRAWN, DRAWN, sample=sample)
+    wrong = Audited(DRAWN, DRAWN, sample=sample)
     assert not coupled(wrong).flagged  # nothing is wrong with a single release
     assert distinguish(wrong, "dirac", 1000, KEY).flagged
 
@@ -235,7 +235,7 @@ def test_whole_runs_catch_a_wrong_sampling_rate():
 @pytest.mark.slow
 def test_whole_runs_catch_a_schedule_that_everybody_knows():
     known = frozenset({"public_sampling"})
-    assert distinguish(Mechanism(DRAWN, DRAWN, known), "dirac", 1000, KEY).flagged
+    assert distinguish(Audited(DRAWN, DRAWN, known), "dirac", 1000, KEY).flagged
 
 
 def test_the_count_of_releases_catches_one_round_too_many():
@@ -254,4 +254,4 @@ def test_a_patched_release_is_the_only_difference(sound):
     def same(*given) -> Released:
         return mechanism.release(*given)
 
-    assert coupled(Mechanism(REFERENCE, REFERENCE, release=same)) == sound[REFERENCE]
+    assert coupled(Audited(REFERENCE, REFERENCE, release=same)) == sound[REFERENCE]

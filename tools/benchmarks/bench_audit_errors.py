@@ -47,7 +47,7 @@ def power(job: tuple[str, int]) -> tuple[str, bool, bool]:
     under a seed."""
     name, seed = job
     case = cases.find(name)
-    sound, key = case.mechanism_under_audit(), f"power of {cases.audit_key(case, seed)}"
+    sound, key = case.audited(), f"power of {cases.audit_key(case, seed)}"
 
     def with_less(factor: float) -> Any:
         multiplier = sound.plan.noise_multiplier

@@ -31,7 +31,7 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
 
 if TYPE_CHECKING:  # what a study depends on is known without torch
-    from pflpipe.auditing.neighbours import Mechanism, Trust
+    from pflpipe.auditing.neighbours import Audited, Trust
 
 DRAWN = Privacy("gaussian", noise_multiplier=2.248, delta=1e-5, clip_norm=2.5)
 BIT_NOISE = 1.6  # of adaptive clipping: both parts of a release then have about equal weight
@@ -53,7 +53,7 @@ class Case:
         drawn: whether cohorts are drawn.
         scaled_by: the method whose public scale and parts are used; empty without either.
         departures: sorted names.
-        trust: what the attacker sees, see ``neighbours.Mechanism``.
+        trust: what the attacker sees, see ``neighbours.Audited``.
         adaptive: whether the clip bound adapts.
         correlated: whether groups take part in turn under correlated noise.
         buffered: whether buffers correlate it, not a band.
@@ -139,10 +139,10 @@ class Case:
             lr=0.1,
         )
 
-    def mechanism_under_audit(self) -> Mechanism:
+    def audited(self) -> Audited:
         """Return the mechanism with its claim. Against single messages the claim is that of shared
         noise, the most generous reading."""
-        from pflpipe.auditing.neighbours import Mechanism
+        from pflpipe.auditing.neighbours import Audited
 
         # With departures too the claim is the certified plan: that is what the paper proves.
         claimed = correlated.single(self.plan(()))
@@ -150,7 +150,7 @@ class Case:
             share = claimed.multiplier / claimed.expected_cohort**0.5
             claimed = dataclasses.replace(claimed, noise_multiplier=share, sample_rate=1.0)
         entry = registry.info(self.scaled_by or "dp_fedavg")
-        return Mechanism(
+        return Audited(
             self.plan(self.departures),
             claimed,
             frozenset(self.departures),
@@ -328,15 +328,15 @@ def audit(case: Case, seed: int = 0) -> dict[str, Any]:
     from pflpipe.auditing.neighbours import sizes
 
     began = time.perf_counter()
-    mechanism, key = case.mechanism_under_audit(), audit_key(case, seed)
-    worst = sensitivity(mechanism, derived_key(key, "coupled"))
+    audited, key = case.audited(), audit_key(case, seed)
+    worst = sensitivity(audited, derived_key(key, "coupled"))
     # Level 0 chooses the canary of level 1, so that whole runs test a canary that was not chosen on
     # them.
-    evidence = distinguish(mechanism, worst.canary, case.runs, derived_key(key, "runs"))
-    claimed, plan = mechanism.claimed, mechanism.plan
+    evidence = distinguish(audited, worst.canary, case.runs, derived_key(key, "runs"))
+    claimed, plan = audited.claimed, audited.plan
     at = accounting.delta_of(claimed)
-    counts = sizes(case.clients, mechanism.canary)
-    entry = ledger(plan, case.privacy, case.departures, counts, tuple(mechanism.shapes))
+    counts = sizes(case.clients, audited.canary)
+    entry = ledger(plan, case.privacy, case.departures, counts, tuple(audited.shapes))
     epsilon_claimed = accounting.epsilon(claimed, at)
     epsilon_true = entry.epsilon_central if case.trust == "central" else entry.epsilon_local
     assert epsilon_true is not None  # every case has a mechanism, those of local trust a Gaussian

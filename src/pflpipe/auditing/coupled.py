@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.auditing.evidence import POWER, WIDEST, Noise, Sensitivity, size_of_noise
-from pflpipe.auditing.neighbours import Mechanism, directions, uploads
+from pflpipe.auditing.neighbours import Audited, directions, uploads
 from pflpipe.privacy import correlated
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
@@ -50,7 +50,7 @@ RARE_LENGTH = 1e-11
 lengths, most of them nearly equal."""
 
 
-def sensitivity(mechanism: Mechanism, key: str, draws: int | None = None) -> Sensitivity:
+def sensitivity(audited: Audited, key: str, draws: int | None = None) -> Sensitivity:
     """Return the worst of all canaries, cohorts and clip bounds.
 
     Args:
@@ -58,11 +58,11 @@ def sensitivity(mechanism: Mechanism, key: str, draws: int | None = None) -> Sen
         draws: of the noise; by default ``DRAWS``, or ``FEWER_DRAWS`` where they suffice.
     """
     measured: list[Sensitivity] = []
-    bound, *_ = bounds = mechanism.clip_norms
+    bound, *_ = bounds = audited.clip_norms
     for tried in bounds:
-        plan = dataclasses.replace(mechanism.plan, clip_norm=tried)
-        fewer = FEWER_DRAWS if tried != bound or mechanism.departures else DRAWS
-        at = dataclasses.replace(mechanism, plan=plan)
+        plan = dataclasses.replace(audited.plan, clip_norm=tried)
+        fewer = FEWER_DRAWS if tried != bound or audited.departures else DRAWS
+        at = dataclasses.replace(audited, plan=plan)
         measured += _all_canaries(at, draws or fewer, derived_key(key, "bound", str(tried)))
     return worst_of(measured)
 
@@ -93,26 +93,26 @@ def longest(draws: float, coordinates: int, probability: float) -> float:
     return math.sqrt((n - p - 1) / float(chi2.ppf(probability, n - p + 1)))
 
 
-def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensitivity]:
+def _all_canaries(audited: Audited, draws: int, key: str) -> Iterator[Sensitivity]:
     """Yield the measurements of each canary in each cohort, at the clip bound of the plan."""
-    params = Params(mechanism.start(key))
-    scale = mechanism.scale(params, mechanism.init_server(params))
-    library, fixed = directions(mechanism, params), mechanism.plan.fixed
-    for cohorts in _cohorts(mechanism):
+    params = Params(audited.start(key))
+    scale = audited.scale(params, audited.init_server(params))
+    library, fixed = directions(audited, params), audited.plan.fixed
+    for cohorts in _cohorts(audited):
         # Without the canary all directions give the same uploads, so the first one serves.
         first = next(iter(library.values()))
         alone, absent = (
-            _rounds(mechanism, first, False, cohorts, scale, count, derived_key(key, name))
+            _rounds(audited, first, False, cohorts, scale, count, derived_key(key, name))
             for count, name in ((draws, "noise alone"), (COUPLED, "coupled"))
         )
         noise = alone - alone.mean(dim=0)
-        ruler = _Ruler(noise, mechanism.claimed)
-        measured, least, power = _size(mechanism, noise, scale) or (None, None, None)
+        ruler = _Ruler(noise, audited.claimed)
+        measured, least, power = _size(audited, noise, scale) or (None, None, None)
         for name, direction in library.items():
             # Both calls use generators of the same names, so the noise of each repeat is equal and
             # cancels in the difference.
             its_key = derived_key(key, "coupled")
-            there = _rounds(mechanism, direction, True, cohorts, scale, COUPLED, its_key)
+            there = _rounds(audited, direction, True, cohorts, scale, COUPLED, its_key)
             each = there - absent
             # Where rounds are one release, the canary moves some of them; otherwise all alike.
             moved = (each.flatten(1) if fixed else each.flatten(0, 1)).numpy()
@@ -130,28 +130,28 @@ def _all_canaries(mechanism: Mechanism, draws: int, key: str) -> Iterator[Sensit
             )
 
 
-def _cohorts(mechanism: Mechanism) -> list[list[Tensor]]:
+def _cohorts(audited: Audited) -> list[list[Tensor]]:
     """Return the sequences of cohorts that are tested, one bool ``[M]`` a round.
 
     All clients; under a public schedule, the first cohort of the canary; under a secret draw, the
     canary alone, and the canary among twice the mean number of clients, where noise that follows
     the number drawn is too small. With groups or a band it is the whole run.
     """
-    plan, canary = mechanism.plan, mechanism.canary
+    plan, canary = audited.plan, audited.canary
     numbers = torch.arange(plan.clients)
-    if mechanism.secret:
+    if audited.secret:
         first = max(2, round(2 * plan.expected_cohort))
         secret = (numbers - canary) % plan.clients < first, numbers == canary
         return [[cohort] * ROUNDS for cohort in secret]
     rng = np.random.default_rng(0)  # not used: this cohort is public
-    drawn = (mechanism.cohort(round, rng, 1)[0] for round in range(plan.rounds))
+    drawn = (audited.cohort(round, rng, 1)[0] for round in range(plan.rounds))
     if plan.fixed:
         return [list(drawn)]
     return [[next(cohort for cohort in drawn if cohort[canary])] * ROUNDS]
 
 
 def _rounds(
-    mechanism: Mechanism,
+    audited: Audited,
     direction: Tree,
     there: bool,
     cohorts: Sequence[Tensor],
@@ -162,27 +162,27 @@ def _rounds(
     """Return what the attacker sees in consecutive rounds of these clients with the same scale,
     ``[draws, rounds, d]``."""
     present = torch.stack(list(cohorts))
-    if mechanism.secret:
-        present[:, mechanism.canary] &= there
-    bits = [mechanism.rng(key, "bits", round) for round in range(len(cohorts))]
+    if audited.secret:
+        present[:, audited.canary] &= there
+    bits = [audited.rng(key, "bits", round) for round in range(len(cohorts))]
     views = []
     for done in range(0, draws, DRAWS_AT_ONCE):
         count = min(DRAWS_AT_ONCE, draws - done)
-        sent = uploads(mechanism, direction, there, scale, count)
-        if not done or mechanism.plan.band > 1:  # correlated rounds have no stream to go on
-            noise_of = mechanism.noises(derived_key(key, "draws", done) if done else key)
+        sent = uploads(audited, direction, there, scale, count)
+        if not done or audited.plan.band > 1:  # correlated rounds have no stream to go on
+            noise_of = audited.noises(derived_key(key, "draws", done) if done else key)
             noises = [noise_of(round) for round in range(len(cohorts))]
         rounds = [
-            mechanism.seen(noise, sent, here.expand(count, -1), scale, 1, of_bits)[0]
+            audited.seen(noise, sent, here.expand(count, -1), scale, 1, of_bits)[0]
             for noise, here, of_bits in zip(noises, present, bits, strict=True)
         ]
         views.append(torch.stack(rounds, dim=1))
     return torch.cat(views)
 
 
-def _size(mechanism: Mechanism, noise: Tensor, scale: Tree) -> tuple[float, float, float] | None:
+def _size(audited: Audited, noise: Tensor, scale: Tree) -> tuple[float, float, float] | None:
     """Return ``size_of_noise`` of noise ``[draws, rounds, d]`` of mean 0; None with departures."""
-    kept, claimed, plan = mechanism.with_known_noise(scale), mechanism.claimed, mechanism.plan
+    kept, claimed, plan = audited.with_known_noise(scale), audited.claimed, audited.plan
     if kept is None:
         return None
     if plan.fixed:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from pflpipe.auditing.evidence import Evidence, judge, likelihood
-from pflpipe.auditing.neighbours import Mechanism, directions, uploads
+from pflpipe.auditing.neighbours import Audited, directions, uploads
 from pflpipe.privacy import clip_bits, correlated
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key
@@ -31,7 +31,7 @@ CHOOSING = 2_000
 evaluated."""
 
 
-def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evidence:
+def distinguish(audited: Audited, canary: str, runs: int, key: str) -> Evidence:
     """Return the evidence of an attack on ``runs`` runs with and ``runs`` runs without the canary.
 
     Args:
@@ -41,7 +41,7 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     """
     first = min(runs, CHOOSING)
     statistics = {
-        there: _statistics(mechanism, canary, there, first + runs, key) for there in (False, True)
+        there: _statistics(audited, canary, there, first + runs, key) for there in (False, True)
     }
     # The statistic and the threshold are chosen on runs that are not evaluated; otherwise the
     # binomial law of the errors, and with it the bound, would not hold.
@@ -57,37 +57,37 @@ def distinguish(mechanism: Mechanism, canary: str, runs: int, key: str) -> Evide
     middle = (values[True].mean() + values[False].mean()) / 2
     positives = int((_combine(evaluated[False], weights) > middle).sum())
     negatives = int((_combine(evaluated[True], weights) <= middle).sum())
-    return judge(mechanism.claimed, runs, positives, negatives, name)
+    return judge(audited.claimed, runs, positives, negatives, name)
 
 
 @torch.no_grad()
 def _statistics(
-    mechanism: Mechanism, canary: str, there: bool, repeats: int, key: str
+    audited: Audited, canary: str, there: bool, repeats: int, key: str
 ) -> dict[str, Tensor]:
     """Return the statistics of R = ``repeats`` runs with or without the canary, name -> ``[R]``,
     sums over the rounds."""
-    plan = mechanism.plan
-    initial = mechanism.start(key)
-    direction = directions(mechanism, initial)[canary]
-    flat = mechanism.movement(direction)
+    plan = audited.plan
+    initial = audited.start(key)
+    direction = directions(audited, initial)[canary]
+    flat = audited.movement(direction)
     line = flat / torch.linalg.vector_norm(flat)
     unit = line / torch.linalg.vector_norm(line, ord=plan.norm)
     support = flat != 0
-    layers = mechanism.places(direction, len(flat))
+    layers = audited.places(direction, len(flat))
     server = ServerState({})
     params = Params({name: value.expand(repeats, *value.shape) for name, value in initial.items()})
-    if mechanism.scaled:
-        server = torch.vmap(mechanism.init_server)(params)
+    if audited.scaled:
+        server = torch.vmap(audited.init_server)(params)
     # The two sides have independent noise, as two runs have. Only level 0 shares it.
     run_key = derived_key(key, "there" if there else "absent")
     total: dict[str, Tensor] = {}
-    sent = uploads(mechanism, direction, there, {}, repeats)
+    sent = uploads(audited, direction, there, {}, repeats)
     bounds = torch.ones(repeats, dtype=torch.float64)  # adaptive ones, relative to the first
-    noises, views, taken = mechanism.noises(run_key), list[Tensor](), list[float]()
+    noises, views, taken = audited.noises(run_key), list[Tensor](), list[float]()
     for round in range(plan.rounds):
         scale: Tree = {}
-        if mechanism.scaled:
-            scale = torch.vmap(mechanism.scale)(params, server)
+        if audited.scaled:
+            scale = torch.vmap(audited.scale)(params, server)
         if plan.adaptive is not None:
             # Each repeat has its own bound C_t, but a release has one plan. Clipping to C_t is
             # clipping to C_0 in units of C_t / C_0, so the bounds become a scale.
@@ -96,27 +96,27 @@ def _statistics(
                 for name, value in params.items()
             }
         if scale:
-            sent = uploads(mechanism, direction, there, scale, repeats)
-        present = mechanism.cohort(round, mechanism.rng(run_key, "sample", round), repeats)
-        if mechanism.secret and not there:
-            present[:, mechanism.canary] = False
-        if mechanism.trust == "local" and not present[:, mechanism.canary].any():
+            sent = uploads(audited, direction, there, scale, repeats)
+        present = audited.cohort(round, audited.rng(run_key, "sample", round), repeats)
+        if audited.secret and not there:
+            present[:, audited.canary] = False
+        if audited.trust == "local" and not present[:, audited.canary].any():
             continue  # a client that is not drawn sends no message
-        bits = mechanism.rng(run_key, "bits", round)
-        seen, sums = mechanism.seen(noises(round), sent, present, scale, bits=bits)
+        bits = audited.rng(run_key, "bits", round)
+        seen, sums = audited.seen(noises(round), sent, present, scale, bits=bits)
         if plan.adaptive is not None:
             bounds = clip_bits.next_bound(plan, bounds, sums)
-        known = not mechanism.secret and bool(present[0, mechanism.canary])
+        known = not audited.secret and bool(present[0, audited.canary])
         share = 1.0
         if plan.fixed:
             views, taken = [seen, *views][: plan.band], [float(known), *taken][: plan.band]
             seen, share = correlated.whitened(plan, views), correlated.whitened(plan, taken)
         for name, value in _round(
-            mechanism.claimed, seen, line, unit * share, support, layers, known
+            audited.claimed, seen, line, unit * share, support, layers, known
         ).items():
             total[name] = total.get(name, 0) + value
-        if mechanism.scaled:
-            params, server = torch.vmap(mechanism.aggregate)(params, Update(sums), server)
+        if audited.scaled:
+            params, server = torch.vmap(audited.aggregate)(params, Update(sums), server)
     return total
 
 

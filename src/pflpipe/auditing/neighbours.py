@@ -47,7 +47,7 @@ sends more than parameters has the canary ``parts`` too: these other parts alone
 
 
 @dataclass(frozen=True)
-class Mechanism:
+class Audited:
     """The mechanism under audit and its claim.
 
     Attributes:
@@ -297,14 +297,14 @@ def drawn_rows(sent: Uploads, present: Tensor) -> tuple[Uploads, Tensor, Tensor]
     return sent.mapped(rows), rows(present), clients
 
 
-def directions(mechanism: Mechanism, params: Tree) -> dict[str, Tree]:
+def directions(audited: Audited, params: Tree) -> dict[str, Tree]:
     """Return the canaries' updates in public units, name -> tensors ``[*shape]``.
 
     Args:
         params: the public model ``[*shape]``.
     """
-    plan = mechanism.plan
-    ones = {name: torch.ones(shape) for name, shape in mechanism.shapes.items()}
+    plan = audited.plan
+    ones = {name: torch.ones(shape) for name, shape in audited.shapes.items()}
     zeros = {name: torch.zeros_like(value) for name, value in ones.items()}
     alone, first = exclusive(ones), next(iter(ones))
     point = zeros[first].clone()
@@ -349,7 +349,7 @@ def exclusive(like: Tree) -> Tree:
 
 
 def uploads(
-    mechanism: Mechanism, direction: Tree, there: bool, scale: Mapping[str, Tensor], repeats: int
+    audited: Audited, direction: Tree, there: bool, scale: Mapping[str, Tensor], repeats: int
 ) -> Uploads:
     """Return the uploads of all clients with or without the canary, ``[R, M, *shape]``.
 
@@ -359,33 +359,33 @@ def uploads(
         scale: the public scale, ``[R, *shape]`` or ``[*shape]``; empty without one.
         repeats: R.
     """
-    clients, bound = mechanism.plan.clients, mechanism.plan.clip_norm or 1.0
+    clients, bound = audited.plan.clients, audited.plan.clip_norm or 1.0
     alone = exclusive(direction)
     signs = torch.where(torch.arange(clients) % 2 == 0, 0.5, -0.5) * bound
     signs = signs / math.sqrt(trees.size(direction))
     # With adaptive clipping an update of zeros still sends a bit, +1/2. A NaN counts as absent in
     # both parts.
-    absent = 0.0 if mechanism.plan.adaptive is None else math.nan
+    absent = 0.0 if audited.plan.adaptive is None else math.nan
     update = {}
     for name, value in direction.items():
         rows = torch.where(
             alone[name], 0, signs.view(-1, *[1] * value.ndim).expand(clients, *value.shape)
         ).clone()
-        rows[mechanism.canary] = value if there else absent
+        rows[audited.canary] = value if there else absent
         rows = rows.expand(repeats, *rows.shape)
         if name in scale:
             unit = scale[name].to(rows)
             rows = rows * (unit.unsqueeze(1) if unit.ndim > value.ndim else unit)
         update[name] = rows
-    extras = _extras(mechanism, direction, there)
+    extras = _extras(audited, direction, there)
     repeated = {name: value.expand(repeats, *value.shape) for name, value in extras.items()}
     return Uploads(update, repeated)
 
 
-def _extras(mechanism: Mechanism, direction: Tree, there: bool) -> Tree:
+def _extras(audited: Audited, direction: Tree, there: bool) -> Tree:
     """Return the private extras that the departures read, ``[M, ...]``: the worst ones for the
     canary, harmless ones for the others."""
-    departures, plan, canary = mechanism.departures, mechanism.plan, mechanism.canary
+    departures, plan, canary = audited.departures, audited.plan, audited.canary
     bound, clients = plan.clip_norm or 1.0, plan.clients
     extras: Tree = {}
 
