@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from pflpipe.learning.metrics import CURVES
 from pflpipe.methods import registry
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Backend
@@ -41,8 +42,7 @@ def outcome(
     """Return the end of a run and its accuracies."""
     run = world(method, backend, processes)
     done = rounds.run(run, rounds.start(run, states))
-    kept = [name for name in done.rows[0] if name not in rounds.CURVES]
-    rows = [[row[name] for name in kept] for row in done.rows]
+    rows = [[value for name, value in row.items() if name not in CURVES] for row in done.rows]
     scores = [list(row.values()) for row in accuracies(run, done)]
     numbers = {"rows": rows, "scores": scores}
     tables = {name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}

@@ -13,8 +13,6 @@ from pflpipe.errors import ConfigError
 from pflpipe.report import compare, paper_table, tidy
 from pflpipe.report.comparison import BEST_ROUND_WORDS
 from pflpipe.report.summary import summarise
-from pflpipe.simulation import rounds
-from pflpipe.study import metric_columns
 from pflpipe.study.load import load_study
 from pflpipe.study.study_spec import PaperLayout, Study
 
@@ -89,10 +87,6 @@ def test_no_comparison_of_methods_reads_it(study, results, frame):
     tidy.write(frame, results / "tables/tiny.csv")
     with pytest.raises(ConfigError, match=f"metric '{COLUMN}' does not exist"):
         list(compare.lines("tiny:fedavg", "tiny:feddpa", results, COLUMN))
-
-
-def test_the_accuracies_of_a_round_are_those_that_a_run_measures():
-    assert metric_columns.BY_ROUND == rounds.CURVES
 
 
 def test_the_released_model_alone_is_enough_for_its_accuracy(tmp_path):

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from pflpipe.learning.metrics import ACCURACY, BUILT_IN
+from pflpipe.learning.metrics import ACCURACY, BUILT_IN, CURVES
 from pflpipe.simulation import runs
-from pflpipe.simulation.rounds import CURVES, Progress
+from pflpipe.simulation.rounds import Progress
 
 
 class Clock:

@@ -22,6 +22,7 @@ import pflpipe
 from pflpipe import cells, files
 from pflpipe.data import datasets, partition
 from pflpipe.errors import DataError
+from pflpipe.learning.metrics import CURVES
 from pflpipe.methods import registry
 from pflpipe.seeds import numpy_rng
 from pflpipe.simulation import checkout, evaluation, rounds, runs
@@ -440,15 +441,14 @@ def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_
         train_here(place, cell)
         with open(place / "run/rounds.csv", encoding="utf-8") as file:
             rows[every] = list(csv.DictReader(file))
-    curves = rounds.CURVES
     assert [row["round"] for row in rows[3] if row["global_common"]] == ["3", "6", str(ROUNDS)]
-    assert all(not row[name] for row in rows[0] for name in curves)
-    assert [{k: v for k, v in row.items() if k not in curves} for row in rows[3]] == [
-        {k: v for k, v in row.items() if k not in curves} for row in rows[0]
+    assert all(not row[name] for row in rows[0] for name in CURVES)
+    assert [{k: v for k, v in row.items() if k not in CURVES} for row in rows[3]] == [
+        {k: v for k, v in row.items() if k not in CURVES} for row in rows[0]
     ]
     world = runs.simulate(cell, inputs_of(place), device="cpu", backend="auto")
     rows_of_clients = evaluation.accuracies(world, runs.load_final(place / "run", world))
-    for name in curves:
+    for name in CURVES:
         found = [row[name] for row in rows_of_clients if row[name] == row[name]]
         assert float(rows[3][-1][name]) == pytest.approx(sum(found) / len(found))
 
@@ -458,7 +458,7 @@ def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_
     three = list(range(world.plan.clients))
     three = sorted(numpy_rng(cell.seed, "curves").choice(three, 3, replace=False))
     found = evaluation.means(some, final)
-    for name in curves:
+    for name in CURVES:
         assert found[name] == pytest.approx(np.nanmean([rows_of_clients[i][name] for i in three]))
 
     released = dataclasses.replace(

@@ -40,7 +40,10 @@ LATER = {
 }
 """Hyper-parameters, of all methods or of one, that are younger than studies that were run, and the
 value that is no part of a cell's id, so that ids of then stay."""
-EARLIER = {"dp_pfeddsu": {"ste": False}, "fedglp_adp": {"trend": "raw"}}
+EARLIER: Mapping[str, dict[str, Any]] = {
+    "dp_pfeddsu": {"ste": False},
+    "fedglp_adp": {"trend": "raw"},
+}
 """Hyper-parameters that methods had when studies were run, and the value of all these runs, which
 is a part of their ids still."""
 DATASET_PATTERN, DATASET_WORDS = "^[a-z0-9_]+$", "a name of small letters, digits and _"

@@ -30,13 +30,13 @@ from pflpipe.files import atomic, read_json, write_json
 from pflpipe.interface import frames, shards
 from pflpipe.interface.frames import Clients, Encoder
 from pflpipe.learning import initial, networks
-from pflpipe.learning.metrics import ACCURACY, BUILT_IN, over_clients
+from pflpipe.learning.metrics import ACCURACY, BUILT_IN, CURVES, over_clients
 from pflpipe.learning.networks import Network
 from pflpipe.privacy import run_check
 from pflpipe.privacy.ledger import Ledger
 from pflpipe.simulation import evaluation, rounds
 from pflpipe.simulation.clients import Examples
-from pflpipe.simulation.rounds import CURVES, Progress
+from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.simulation import EXAMPLES_AT_ONCE, Simulation
 from pflpipe.study.settings import round_up
 from pflpipe.trees import Tree

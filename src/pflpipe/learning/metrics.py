@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 Measure = Callable[[np.ndarray, np.ndarray], float]
+CURVES = ("personal_own", "personal_common", "global_common")
+"""The columns of the metric of the loss that a run has after a round, where a study asks for it."""
 _BINS = 15  # of confidence, as Guo et al. (ICML 2017) have them
 
 

@@ -20,11 +20,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe.learning.losses import Loss
-from pflpipe.learning.metrics import over_clients
+from pflpipe.learning.metrics import CURVES, over_clients
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.seeds import numpy_rng, seed_for
-from pflpipe.simulation.rounds import CURVES, Progress
+from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.simulation import SEEN_BY_METHODS, Simulation, batches
 from pflpipe.trees import ClientState, Params
 

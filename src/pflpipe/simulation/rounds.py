@@ -18,6 +18,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import SPLIT_CLIP
+from pflpipe.learning.metrics import CURVES
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import Method
@@ -31,9 +32,6 @@ from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 from pflpipe.simulation.witness import Witness
 from pflpipe.trees import ClientState, Params, Tree, Update
-
-CURVES = ("personal_own", "personal_common", "global_common")
-"""Accuracies (percent) after a round, for studies that request them (evaluation.py)."""
 
 OF_MESSAGES = (
     *("update_norm_mean", "update_norm_max", "fraction_clipped", "nonfinite_uploads"),

@@ -37,7 +37,7 @@ from pflpipe.files import AGAIN, atomic, canonical_json, intact, write_json, wri
 from pflpipe.json_records import to_json
 from pflpipe.learning import losses, networks
 from pflpipe.learning.augment import Augment
-from pflpipe.learning.metrics import BUILT_IN, Metric
+from pflpipe.learning.metrics import BUILT_IN, CURVES, Metric
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.registry import Resolved
 from pflpipe.privacy import secure, secure_sum
@@ -48,7 +48,7 @@ from pflpipe.simulation import checkout, evaluation, run_lock
 from pflpipe.simulation.build import build
 from pflpipe.simulation.clients import Examples, device_of
 from pflpipe.simulation.processes import ALONE, Processes
-from pflpipe.simulation.rounds import COLUMNS, CURVES, Progress, run, start
+from pflpipe.simulation.rounds import COLUMNS, Progress, run, start
 from pflpipe.simulation.run_record import Diagnostics, Program, Record, Sizes
 from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.states import States

@@ -18,7 +18,7 @@ from pflpipe.code import guard, reference, user_files
 from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import ConfigError, Problems, located, nearest
 from pflpipe.learning.losses import ERRORS, Loss
-from pflpipe.learning.metrics import ACCURACY, BUILT_IN, Metric, worst_tenth
+from pflpipe.learning.metrics import ACCURACY, BUILT_IN, CURVES, Metric, worst_tenth
 
 WORST = "personal_own_worst_decile"
 _PLACES = {
@@ -32,8 +32,6 @@ _PLACES = {
 }
 """Model and rows of each column of the first metric: in a table's heading, and in a figure's
 heading."""
-BY_ROUND = ("personal_own", "personal_common", "global_common")
-"""Columns of the first metric that a run measures after a round (simulation/rounds.py)."""
 BEST_ROUND = "best_round_"
 """Beginning of the name of a column with the first metric after its best round."""
 EVERYTHING = "all"
@@ -140,8 +138,8 @@ def check_best_round(metric: str, cells: Iterable[Cell], file: str) -> None:
         ConfigError: a run without a guarantee does not measure this metric of all clients by round.
     """
     what = f"{file}: report: best_round"
-    fits = metric in BY_ROUND
-    ConfigError.unless(fits, f"{what}: the layout's metric", metric, ", ".join(BY_ROUND))
+    fits = metric in CURVES
+    ConfigError.unless(fits, f"{what}: the layout's metric", metric, ", ".join(CURVES))
     for training in (cell.training for cell in cells if cell.claim not in WITHOUT_DEPARTURES):
         fits = training.evaluate_every > 0
         ConfigError.unless(fits, f"{what}: training.evaluate_every", 0, "1")
