@@ -212,6 +212,8 @@ def test_five_lines_say_whether_it_helps_beside_what_whom_what_is_protected_and_
     assert "at most 8, protects one user with all of its rows" in protects
     assert "no search was made" in protects
     assert ("decided" in decides) == ("undecided" not in word)
+    asks_for_more = "would decide it" in decides
+    assert ("the last look of this one is at 3" in decides) == (asks_for_more and looks == [3])
 
 
 @pytest.mark.usefixtures("answered")

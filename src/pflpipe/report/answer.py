@@ -52,6 +52,7 @@ class Answer:
         beside: name -> difference in points to what can be had for less, or without privacy.
         parts: everybody first, then by rows; empty without learning alone.
         seeds: about how many in all would decide it, None if more than ``statistics.MOST_SEEDS``.
+        last_look: the number of seeds at which the study is read last; 0 if it plans no looks.
     """
 
     budget: str
@@ -60,11 +61,13 @@ class Answer:
     beside: dict[str, Difference]
     parts: list[Part]
     seeds: int | None
+    last_look: int
 
 
 def of_study(study: Study, frame: pd.DataFrame, results: Path) -> list[Answer]:
     """Return the answer at every budget that has a verdict."""
     groups, found = comparison.groups(study, frame), []
+    last = max(study.looks, default=0)
     for facet in layout(study).facets:
         where = "".join(f"{name} = {value}, " for name, value in facet.items())
         panel = [group for group in groups if group.belongs(facet)]
@@ -74,7 +77,7 @@ def of_study(study: Study, frame: pd.DataFrame, results: Path) -> list[Answer]:
         for budget, verdict in judged.items():
             parts = _parts(study, results, verdict.group, alone) if alone else []
             beside, seeds = _beside(verdict, none), verdicts.seeds(verdict)
-            found.append(Answer(where + budget, verdict.group, verdict, beside, parts, seeds))
+            found.append(Answer(where + budget, verdict.group, verdict, beside, parts, seeds, last))
     return found
 
 
@@ -222,4 +225,7 @@ def decides(one: Answer) -> str:
             f"the gain is so near the margin of {margin(one.group.metric)} that "
             f"{statistics.MOST_SEEDS} seeds would not decide it"
         )
-    return f"about {one.seeds} seeds in all would decide it"
+    needed = f"about {one.seeds} seeds in all would decide it"
+    if 0 < one.last_look < one.seeds:  # its intervals hold together at its looks alone
+        return f"{needed}, in a study of its own: the last look of this one is at {one.last_look}"
+    return needed
