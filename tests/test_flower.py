@@ -390,9 +390,15 @@ def test_pfls_simulated_backend_releases_the_same(app, request):
     folder, alone = app
     if request.node.callspec.params["app"] == EMPTY:
         assert 0 in [row["participants"] for row in alone.rows]
-    program(Path(__file__).parents[1] / "docs/examples/pfl_run.py").main(folder)
+    file = Path(__file__).parents[1] / "docs/examples/pfl_run.py"
+    program(file).main(folder)
     saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
     assert_equal(alone.params, saved["params"], 1e-6)
     assert_equal(alone.server, saved["server"], 1e-6)
-    (file,) = folder.glob("server/results/tables/*.certificate.json")
-    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
+    (certificate,) = folder.glob("server/results/tables/*.certificate.json")
+    assert [one for one in settled.findings(certificate) if one.verdict == REFUTED] == []
+    again = subprocess.run([sys.executable, file, folder], capture_output=True, text=True)
+    assert again.returncode == 2
+    (line,) = again.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert line.endswith("; write the app again with pflpipe flower; its run is a further release")

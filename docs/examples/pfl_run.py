@@ -21,6 +21,7 @@ from pfl.postprocessor.base import Postprocessor
 from pfl.stats import MappedVectorStatistics
 
 from pflpipe.pipeline import flower
+from pflpipe.program import run_script
 from pflpipe.simulation import remote
 
 
@@ -89,4 +90,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    run_script(lambda: main(Path(sys.argv[1])))
