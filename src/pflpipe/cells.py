@@ -230,8 +230,8 @@ class Privacy:
     noise: Annotated[
         str, Option(choices=("reproducible", "secure"), only=("mechanism", "discrete_gaussian"))
     ] = "reproducible"
-    """reproducible: who knows the settings can draw it again; secure: from the operating system,
-    so that nobody can, not even to repeat the run (privacy/secure.py)"""
+    """reproducible: who knows the settings of a simulated run can draw it again; secure: from the
+    operating system, so that nobody can, not even to repeat the run (privacy/secure.py)"""
     bits: Annotated[int, Option(least=4, most=32, only=("mechanism", "skellam"))] = 16
     """of every number that a client sends under secure aggregation, which adds modulo 2^bits"""
     dropout: Annotated[float, Option(least=0, below=1, only=("mechanism", "skellam"))] = 0.0

@@ -72,7 +72,8 @@ class Plan:
             made (correlated.py).
         buffers: what correlates the noise of a band of all rounds; ``None`` for the square root of
             the prefix sums.
-        noise: ``reproducible``, or ``secure`` (secure.py; discrete_gaussian only).
+        noise: of a simulated run: ``reproducible``, or ``secure`` (secure.py; discrete_gaussian
+            only). An app of ``pflpipe flower`` draws its own, from its key or on the devices.
         bits, dropout: of secure aggregation (secure_sum.py); 0 for other mechanisms than skellam.
 
     Raises:
