@@ -330,7 +330,7 @@ def _shown(patch: pytest.MonkeyPatch) -> Iterator[str]:
     yield "".join(f"{file}: {file.read_bytes()}" for file in sorted(Path("released").iterdir()))
     for file in results.rglob("*"):
         os.utime(file, (1, 1))
-    yield "".join(run.digest_with([]) for run in mlflow_runs.of_study(study, results))
+    yield "".join(run.digest for run in mlflow_runs.of_study(study, results))
 
 
 def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(tmp_path):

@@ -15,6 +15,7 @@ from torch import nn
 import fake_results
 import pflpipe
 import tabled
+import tracked
 from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.code import dependencies, objects
 from pflpipe.code.dependencies import Dependency
@@ -24,7 +25,7 @@ from pflpipe.files import read_json, write_json
 from pflpipe.json_records import load, to_json
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method, Upload
-from pflpipe.pipeline import mlflow_runs, released
+from pflpipe.pipeline import released
 from pflpipe.privacy.ledger import Planned
 from pflpipe.report import sentences, tables, tidy
 from pflpipe.simulation import runs
@@ -363,7 +364,7 @@ def test_a_row_with_a_loss_from_outside_is_unreviewed_wherever_it_is_shown(study
         assert (released.left_out(cell) == "") == (cell.claim == "certified")
         if cell.method == "feddpa":
             assert released.left_out(cell).endswith("have not reviewed loss loss.py:own")
-    for run in mlflow_runs.of_study(study, results):
+    for run in tracked.runs_of(study, results):
         if run.tags.get("method") == "feddpa":
             assert run.tags["claim"] == "unreviewed"
             assert run.tags["unreviewed_code"] == "loss loss.py:own"

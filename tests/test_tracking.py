@@ -183,7 +183,7 @@ def test_accuracies_by_round_arrive_once_each(tmp_path):
         seeds=(0,), epsilons=(2.0,), base=dataclasses.replace(fake_results.BASE, training=training)
     )
     results = fake_results.write(study, tmp_path)
-    found = {entry.name: entry for entry in mlflow_runs.of_study(study, results)}
+    found = {entry.name: entry for entry in tracked.runs_of(study, results)}
     for entry in (found["dp_fedavg eps=2 s0"], found["dp_fedavg eps=2"]):
         curve = [step for name, *_, step in entry.points if name == "by_round/personal_own"]
         assert curve == [2, 4]
@@ -225,7 +225,7 @@ def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path):
                 ),
             )
     tidy.write(tidy.tidy(study, results), results / "tables" / f"{study.name}.csv")
-    names = [entry.name for entry in mlflow_runs.of_study(study, results)]
+    names = [entry.name for entry in tracked.runs_of(study, results)]
     assert len(set(names)) == len(names)
     settings = {name for name in names if name[-3:-1] != " s"}
     assert settings == {
@@ -241,7 +241,7 @@ def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path):
 def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path):
     study = fake_results.study(seeds=(0, 1, 2), epsilons=(2.0,), methods=("dp_fedavg",))
     results = fake_results.write(study, tmp_path)
-    shown = {entry.name: entry for entry in mlflow_runs.of_study(study, results)}
+    shown = {entry.name: entry for entry in tracked.runs_of(study, results)}
     numbers = {name: value for name, value, *_ in shown["dp_fedavg eps=2"].points}
     scores = np.genfromtxt(
         results / "scores/tiny/dp_fedavg.csv", delimiter=",", names=True, dtype=None, encoding=None
@@ -259,7 +259,9 @@ def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path):
     ]
     curve = [value for name, value, *_ in shown["dp_fedavg eps=2"].points if name == "loss"]
     assert curve == pytest.approx(np.mean(losses, axis=0))
-    assert {entry.parent for entry in shown.values()} == {"", shown["dp_fedavg eps=2"].key}
+    below = [shown[f"dp_fedavg eps=2 s{seed}"] for seed in range(3)]
+    assert [*shown["dp_fedavg eps=2"].seeds] == below
+    assert not any(entry.seeds for entry in (shown["study tiny"], *below))
 
 
 def test_two_seeds_have_no_interval(tmp_path):
@@ -407,11 +409,7 @@ def test_a_changed_result_replaces_its_own_group_only(world):
 def digests(world: World) -> dict[str, str]:
     """The digest by which a sync knows whether a group is the one that it wrote, by its key."""
     runs = mlflow_runs.of_study(world.study, world.results, world.study.methods)
-    return {
-        run.key: run.digest_with(seed for seed in runs if seed.parent == run.key)
-        for run in runs
-        if not run.parent
-    }
+    return {run.key: run.digest for run in runs}
 
 
 def scores_of(world: World, cell: Cell) -> Path:

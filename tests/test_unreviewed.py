@@ -16,6 +16,7 @@ import yaml
 
 import fake_results
 import pflpipe
+import tracked
 from pflpipe import json_records
 from pflpipe.auditing import cases
 from pflpipe.cells import Cell, Model, Privacy, Training
@@ -303,15 +304,14 @@ def test_ranks_and_the_cost_of_soundness_are_of_certified_methods_alone(study, r
 
 
 def test_its_runs_in_mlflow_have_the_word_in_tag_name_and_note(study, results):
-    found = [
-        one for one in mlflow_runs.of_study(study, results) if one.tags.get("method") == "easgd"
-    ]
+    every = tracked.runs_of(study, results)
+    found = [one for one in every if one.tags.get("method") == "easgd"]
     assert len(found) == 2 * (1 + 3)
     for entry in found:
         assert entry.tags["claim"] == "unreviewed"
         assert re.fullmatch(r"easgd eps=[28] unreviewed( s\d)?", entry.name)
         assert "unreviewed: this ε holds only if" in entry.tags[mlflow_runs.NOTE]
-    others = [one for one in mlflow_runs.of_study(study, results) if one not in found]
+    others = [one for one in every if one not in found]
     assert not any("unreviewed" in str((one.name, one.tags)) for one in others)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_results
-from pflpipe.pipeline import mlflow_export
+from pflpipe.pipeline import mlflow_export, mlflow_runs
 from pflpipe.report import tidy
 from pflpipe.study.study_spec import Study
 
@@ -35,6 +35,12 @@ def small(name: str, **changes: Any) -> Study:
     return fake_results.study(
         name, **({"seeds": (0,), "epsilons": (2.0,), "methods": ("fedavg", "feddpa!")} | changes)
     )
+
+
+def runs_of(study: Study, results: Path) -> list[mlflow_runs.Tracked]:
+    """The runs of a study in MLflow, each group followed by its seeds."""
+    groups = mlflow_runs.of_study(study, results)
+    return [run for group in groups for run in (group, *group.seeds)]
 
 
 class World:

@@ -237,18 +237,16 @@ class _Experiment:
         written.pop("", None)  # a user's own
         counts = Counter(new=0, kept=0, replaced=0)
         for group in tracked:
-            if not group.parent:
-                seeds = [run for run in tracked if run.parent == group.key]
-                digest = group.digest_with(seeds)
-                # All exports keep the same one of several.
-                old = sorted(written.pop(group.key, []), key=lambda run: run.info.run_id)
-                kept = [run for run in old if _is_complete(run, digest)][:1]
-                for run in old:
-                    if run not in kept:
-                        self._delete(run)
-                if not kept:
-                    self._create(group, seeds, digest)
-                counts["kept" if kept else "replaced" if old else "new"] += len(seeds)
+            digest = group.digest
+            # All exports keep the same one of several.
+            old = sorted(written.pop(group.key, []), key=lambda run: run.info.run_id)
+            kept = [run for run in old if _is_complete(run, digest)][:1]
+            for run in old:
+                if run not in kept:
+                    self._delete(run)
+            if not kept:
+                self._create(group, digest)
+            counts["kept" if kept else "replaced" if old else "new"] += len(group.seeds)
         for runs in written.values() if is_complete else ():
             for run in runs:
                 self._delete(run)
@@ -263,16 +261,14 @@ class _Experiment:
             token = page.token or None
         return found
 
-    def _create(
-        self, run: Tracked, seeds: Sequence[Tracked], digest: str, parent: str = ""
-    ) -> None:
+    def _create(self, run: Tracked, digest: str = "", parent: str = "") -> None:
         from mlflow.entities import Metric, Param, RunTag
 
         tags = {**run.tags, KEY: run.key} | ({PARENT: parent} if parent else {})
         created = self.client.create_run(self.id, run.start or None, tags, run.name)
         id = str(created.info.run_id)
-        for seed in seeds:
-            self._create(seed, (), "", parent=id)
+        for seed in run.seeds:
+            self._create(seed, parent=id)
         local = self._local_files(created)
         for name, file in run.files.items():
             if local is None:

@@ -58,29 +58,30 @@ class Tracked:
         key: identifies the run in its experiment, whatever its content.
         name: the name that MLflow's list shows.
         start, end: in milliseconds; 0 for the time of export.
-        parent: key of the run that it is shown below; empty for none.
         points: metrics.
         files: path among the run's artifacts -> file.
+        seeds: the runs that are shown below it.
     """
 
     key: str
     name: str
     start: int = 0
     end: int = 0
-    parent: str = ""
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     points: Sequence[Point] = ()
     files: Mapping[str, Path] = field(default_factory=dict)
+    seeds: Sequence[Tracked] = ()
 
-    def digest_with(self, seeds: Iterable[Tracked]) -> str:
-        """Return the digest of what MLflow shows of a group: of this run and those of its seeds."""
+    @property
+    def digest(self) -> str:
+        """The digest of what MLflow shows of this run and those of its seeds."""
         facts = [
             [
                 *(run.name, dict(run.params), dict(run.tags), run.points),
                 {path: _sha256(file.read_bytes()) for path, file in run.files.items()},
             ]
-            for run in (self, *seeds)
+            for run in (self, *self.seeds)
         ]
         return _sha256(canonical_json(facts).encode())
 
@@ -90,7 +91,7 @@ def _sha256(content: bytes) -> str:
 
 
 def of_study(study: Study, results: Path, methods: Collection[str] | None = None) -> list[Tracked]:
-    """Return the runs of a study, parents before their children.
+    """Return the runs of a study: its own, and that of each group with those of its seeds.
 
     Args:
         results: folder with scores, runs, plans, figures and tables.
@@ -108,7 +109,7 @@ def of_study(study: Study, results: Path, methods: Collection[str] | None = None
     scores = {record["cell"]: record for record in frame.to_dict("records")}
     for setting in layout(study).settings:
         if study.rows[setting.indices[0]].cell.id in scores:
-            tracked += _Group(study, results, setting, scores).runs()
+            tracked.append(_Group(study, results, setting, scores).run())
     return tracked
 
 
@@ -169,11 +170,6 @@ class _Group:
         self.code = dependencies.listed(row_code.of_cell(first, run.dependencies, study.measured))
         # The key does not depend on the number of seeds.
         self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
-
-    def runs(self) -> list[Tracked]:
-        """Return the group's run and those of its seeds."""
-        seeds = [self._seed(row) for row in self.rows]
-        return [self._mean(seeds), *seeds]
 
     def _record(self, row: Row) -> Record:
         folder = self.results / "runs" / row.run
@@ -251,7 +247,6 @@ class _Group:
             name=f"{self._name(epsilon)} s{cell.seed}",
             start=start,
             end=end,
-            parent=self.key,
             params=self._params(row),
             tags=_filled(tags),
             points=points,
@@ -263,7 +258,9 @@ class _Group:
         values = [*settings.flatten(row.cell.to_dict()), *settings.flatten(planned)]
         return _filled({name: _text(value) for name, value in values})
 
-    def _mean(self, seeds: Sequence[Tracked]) -> Tracked:
+    def run(self) -> Tracked:
+        """Return the group's run, with those of its seeds."""
+        seeds = [self._seed(row) for row in self.rows]
         end = max(seed.end for seed in seeds)
         frame = pd.DataFrame([self.scores[row.cell.id] for row in self.rows])
         points = _mean_curves(seeds, end)
@@ -281,6 +278,7 @@ class _Group:
             },
             tags=_filled(self._tags("setting", self.epsilon)),
             points=points,
+            seeds=seeds,
         )
 
 
