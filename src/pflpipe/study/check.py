@@ -1,7 +1,6 @@
 """All checks of a study before a job starts; of the data, they read only the headers of arrays."""
 
 import dataclasses
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 
@@ -20,9 +19,7 @@ S3_PLUGIN = "snakemake_storage_plugin_s3"
 """The module of Snakemake's plugin for object stores."""
 
 
-def validate(
-    settings: Config, names: Iterable[str] = (), folder: str | os.PathLike[str] = STUDIES
-) -> dict[str, Outline]:
+def validate(settings: Config, names: Iterable[str] = ()) -> dict[str, Outline]:
     """Load and check the named studies (default: those of config.yaml) and the headers of the data
     they need; return name -> outline. Data sets that none of them uses are in ``unused_data``.
 
@@ -31,7 +28,7 @@ def validate(
     """
     problems = Problems()
     headers: dict[str, datasets.Header | None] = {}
-    known = load.study_names(folder)
+    known = load.study_names()
     wanted = tuple(names)
     if (settings.store or "").startswith("s3:") and not find_spec(S3_PLUGIN):
         expected = "the Python package snakemake-storage-plugin-s3, which is not installed"
@@ -39,16 +36,16 @@ def validate(
         problems.refuse(f"{settings.source}: store", got=settings.store, expected=expected, do=do)
     for name in () if wanted else settings.studies:
         if name not in known:
-            what, place = f"{name!r} does not exist in {folder}/", f"{settings.source}: studies"
+            what, place = f"{name!r} does not exist in {STUDIES}/", f"{settings.source}: studies"
             problems.refuse(what, place, do=nearest(name, known))
     outlines = {}
     for name in wanted or [name for name in settings.studies if name in known]:
         in_file = Problems()  # one collector a file: two files may have the same error
         with in_file.at():
-            outline = load.read(name, folder, in_file)
+            outline = load.read(name, STUDIES, in_file)
             if outline is not None:
                 outlines[name] = outline
-                file = str(study_file(name, folder))
+                file = str(study_file(name))
                 _check_data(settings, outline, file, headers, in_file)
         with problems.at():
             in_file.stop()
