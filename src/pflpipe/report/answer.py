@@ -183,11 +183,9 @@ def margin(metric: Metric) -> str:
 
 def gap(value: Difference) -> str:
     """Return a difference in points with its interval; positive is better."""
-    number = f"{value.mean:+.1f}"
-    if value.low == -float("inf"):
-        return f"{number} (too few seeds for an interval)"
-    text = f"{number} ({value.low:+.1f} to {value.high:+.1f})"
-    return text.replace("-", "−")
+    is_known = value.low > -float("inf")
+    ends = f"{value.low:+.1f} to {value.high:+.1f}" if is_known else "too few seeds for an interval"
+    return f"{value.mean:+.1f} ({ends})".replace("-", "−")
 
 
 def who(one: Answer) -> str:

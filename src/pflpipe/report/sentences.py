@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pandas as pd
 
 from pflpipe.code.dependencies import PLACEBO
+from pflpipe.errors import capitalised
 from pflpipe.methods import registry
 from pflpipe.report import cards, comparison, verdicts
 from pflpipe.report.comparison import ALONE, Group, by_budget, largest, of_claim
@@ -231,8 +232,7 @@ def are(labels: Sequence[str]) -> str:
 
 def joined(parts: Sequence[str]) -> str:
     """Join the parts of one sentence, with a capital letter and without a full stop."""
-    text = "; ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}"
+    return capitalised("; ".join(parts))
 
 
 def each_budget(parts: Mapping[str, str]) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 import pandas as pd
 
 from pflpipe.code.dependencies import WITHOUT_DEPARTURES
-from pflpipe.errors import counted
+from pflpipe.errors import capitalised, counted
 from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, MAIN, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table
@@ -121,8 +121,7 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
             "server sees noisy sums only)."
         )
         sentence += "".join(f" {text}" for text in comparison.protected(frame))
-    shown = ", ".join(metric.described for metric in study.metrics.values())
-    shown = f"{shown[:1].upper()}{shown[1:]}"
+    shown = capitalised(", ".join(metric.described for metric in study.metrics.values()))
     places = "own: a client's own test rows; common: those of all; global: the released model"
     sentence += f" {shown} after the last round ({places}), mean ± standard deviation over n seeds."
     return f"{sentence} {not_covered(study)}"

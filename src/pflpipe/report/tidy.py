@@ -22,6 +22,7 @@ from pflpipe.code.dependencies import PLACEBO, WITHOUT_DEPARTURES
 from pflpipe.errors import DataError, counted
 from pflpipe.facts.datasets import DATASETS
 from pflpipe.files import AGAIN, atomic, intact
+from pflpipe.json_records import without_defaults
 from pflpipe.learning.metrics import ALWAYS, CONSTANT_ERROR, over_clients
 from pflpipe.methods import row_code
 from pflpipe.privacy import run_check
@@ -67,6 +68,9 @@ _LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in (*COLUM
 _PARTITION = ("alpha", "classes_per_client", "new_clients")
 _TRAINING = ("sample_rate", "rounds", "local_epochs", "batch_size")
 _SOLVER = ("optimizer", "lr", "momentum", "weight_decay")
+_UNUSUAL = ("augment", "precision", "groups", "band", "buffers", "noise")
+"""Options of training and privacy that are named among the hyper-parameters where they differ from
+their defaults."""
 
 
 def tidy(study: Study, results: Path) -> pd.DataFrame:
@@ -125,17 +129,13 @@ def _record(
     seconds, images = float(timing["seconds"].sum()), float(timing["images"].sum())
     training, partition = cell.training, cell.partition
     solver = {name: getattr(training, name) for name in _SOLVER}
-    solver |= {"augment": training.augment} if training.augment else {}
-    solver |= {"precision": training.precision} if training.precision != "float32" else {}
+    changed = without_defaults(training) | without_defaults(cell.privacy)
+    solver |= {name: changed[name] for name in _UNUSUAL if name in changed}
     if training.loss != "cross_entropy":
         solver |= {"training.loss": training.loss, FIRST_METRIC: next(iter(study.metrics))}
-    solver |= {"groups": training.groups} if training.groups > 1 else {}
-    solver |= {"band": cell.privacy.band} if cell.privacy.band > 1 else {}
-    solver |= {"buffers": cell.privacy.buffers} if cell.privacy.buffers else {}
-    solver |= {"noise": "secure"} if cell.privacy.noise == "secure" else {}
     for block in ("server", "features"):
-        values = json_records.without_defaults(getattr(cell, block))
-        solver |= {f"{block}.{name}": value for name, value in values.items()}
+        values = without_defaults(getattr(cell, block)).items()
+        solver |= {f"{block}.{name}": value for name, value in values}
     return {
         "study": study.name,
         "dataset": cell.dataset,

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe import json_records
 from pflpipe.attacks import jobs
 from pflpipe.cells import Cell
 from pflpipe.methods import registry as methods
 from pflpipe.privacy.ledger import Planned
-from pflpipe.report.tidy import existing
+from pflpipe.report.tidy import existing, planned
 from pflpipe.study.settings import Setting, layout
 from pflpipe.study.study_spec import Study
 
@@ -35,8 +34,7 @@ class Attacked:
     @cached_property
     def planned(self) -> Planned:
         """Plan and ledger, which all seeds share. DataError when they do not exist."""
-        file = self.results / "plans" / f"{self.cells[0].plan_id}.json"
-        return json_records.load(Planned, existing(file, file))
+        return planned(self.cells[0].plan_id, self.results)
 
     @cached_property
     def arrays(self) -> list[dict[str, np.ndarray]]:

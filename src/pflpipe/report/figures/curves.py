@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
+from pflpipe.errors import capitalised
 from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import style
 from pflpipe.report.figures.source import Panel, Source
@@ -45,7 +46,7 @@ def convergence(source: Source) -> Figure:
     is_cut = source.metric.sign < 0 and bool(high > top)
     others += " (cut off above the scale)" * is_cut
     heading = (
-        f"{source.what[:1].upper()}{source.what[1:]} by round, {source.subject}{_tested(source)}. "
+        f"{capitalised(source.what)} by round, {source.subject}{_tested(source)}. "
         f"Mean over {source.seeds_text}, bars: their range in the last round{others}."
     )
     width = source.drawing.width

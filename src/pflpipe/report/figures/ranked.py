@@ -11,6 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pflpipe.code.dependencies import CLAIMS
+from pflpipe.errors import capitalised
 from pflpipe.methods import registry
 from pflpipe.report import comparison
 from pflpipe.report.comparison import PLAIN, Group, of_claim
@@ -55,7 +56,7 @@ def privacy_utility(source: Source) -> Figure:
         else:
             numbers = {group: _interval(one, 0 * one) for group, one in part.items()}
         parts.append((panel.title, numbers))
-    what = f"{_sentence(source.what)}, {source.subject}"
+    what = f"{capitalised(source.what)}, {source.subject}"
     if compared:
         what += f": difference to {_BASELINE} on the same splits"
     delta = layout(source.study).shared.get("privacy.delta")
@@ -184,7 +185,7 @@ def cost(source: Source) -> Figure:
     source.require(any(means), source.metric.heading)
     sign = source.metric.sign
     heading = (
-        f"{_sentence(source.what)}, {source.subject}, and what it costs: MB that a client sends, "
+        f"{capitalised(source.what)}, {source.subject}, and what it costs: MB that a client sends, "
         f"seconds of training. Means over {source.seeds_text}. A cost is blue where no certified "
         "method is better and no dearer."
     )
@@ -220,11 +221,6 @@ def _is_beaten(group: Group, worth: Mapping[Group, float], spent: Mapping[Group,
         and (worth[other], spent[other]) != (worth[group], spent[group])
         for other in of_claim(worth, CERTIFIED)
     )
-
-
-def _sentence(text: str) -> str:
-    """Return a text with a capital letter, for the start of a sentence."""
-    return text[:1].upper() + text[1:]
 
 
 def _megabytes(lines: pd.DataFrame) -> float:
