@@ -3,9 +3,10 @@
 import contextlib
 import dataclasses
 import io
+import itertools
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ import malformed
 import pflpipe
 import tabled
 from pflpipe import json_records
-from pflpipe.cells import Privacy
+from pflpipe.cells import Cell, Privacy
 from pflpipe.checking import recomputed
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
@@ -49,19 +50,36 @@ def outline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outline:
     return changed()
 
 
-def changed(**of_search) -> Outline:
-    search = STUDY["search"] | of_search
-    malformed.write(Path("studies/good.yaml"), STUDY | {"search": search})
+def whole(**changes) -> Outline:
+    """The study with some of its keys changed."""
+    malformed.write(Path("studies/good.yaml"), STUDY | changes)
     return load_outline("good")
 
 
-def write_scores(outline: Outline, clients: int = 3) -> Path:
-    """Make scores: each client's validation accuracy grows with the learning rate."""
+def changed(**of_search) -> Outline:
+    return whole(search=STUDY["search"] | of_search)
+
+
+def trying(seeds: Sequence[int] = (100,), **private) -> Outline:
+    """The study with many trials."""
+    return changed(private={"trials": 60} | private, seeds=list(seeds))
+
+
+def by_rate(cell: Cell) -> float:
+    return 100 * min(cell.training.lr, 1)
+
+
+def by_rate_and_bound(cell: Cell) -> float:
+    return 80 * cell.training.lr + 10 * (cell.privacy.clip_norm or 0)
+
+
+def write_scores(outline: Outline, reached: Callable[[Cell], float] = by_rate) -> Path:
+    """Make scores in which three clients have this validation accuracy."""
     results = fake_results.write(outline.search, Path())
     for method in outline.search.methods:
         own = [cell for cell in outline.search.cells if cell.method == method]
-        pairs = [(cell, client) for cell in own for client in range(clients)]
-        lines = [[c.id, i, 9, 50, 100 * min(c.training.lr, 1), 50, ""] for c, i in pairs]
+        pairs = itertools.product(own, range(3))
+        lines = [[cell.id, client, 9, 50, reached(cell), 50, ""] for cell, client in pairs]
         fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
     return results
 
@@ -101,7 +119,7 @@ def test_a_number_can_be_drawn_at_both_ends_of_the_range(trials, distribution):
 
 
 def test_every_trial_is_a_run_of_its_own_and_candidates_are_drawn_with_replacement(outline):
-    line = of(outline=changed(private={"trials": 60}))
+    line = of(outline=trying())
     trials = [row for candidate in line.candidates for row in candidate.trials]
     seeds = {row.cell.seed for row in trials}
     assert len(seeds) == len(trials)
@@ -111,20 +129,13 @@ def test_every_trial_is_a_run_of_its_own_and_candidates_are_drawn_with_replaceme
 
 
 def test_trials_draw_afresh_for_each_method(outline):
-    asked = changed(private={"trials": 60})
-    first, second = (tries(of(name, outline=asked)) for name in ("fedavg", "feddpa"))
+    first, second = (tries(of(name, outline=trying())) for name in ("fedavg", "feddpa"))
     assert first != second
 
 
 def tries(line) -> list[list[int]]:
     """The seeds of the trials of every candidate."""
     return [[row.cell.seed for row in candidate.trials] for candidate in line.candidates]
-
-
-def whole(**changes) -> Outline:
-    """The study with some of its keys changed."""
-    malformed.write(Path("studies/good.yaml"), STUDY | changes)
-    return load_outline("good")
 
 
 @pytest.mark.parametrize("at", [{}, {"at": {"privacy.epsilon": 8}}], ids=["each", "at one"])
@@ -150,31 +161,24 @@ def test_no_two_searches_share_a_run_where_their_methods_train_alike(outline):
     assert keys[0].isdisjoint(keys[1])
 
 
-@pytest.mark.parametrize(
-    "other", [{"seeds": [101]}, {"private": {"trials": 60, "score_noise": 2}}], ids=["seed", "law"]
-)
+@pytest.mark.parametrize("other", [{"seeds": [101]}, {"score_noise": 2}], ids=["seed", "law"])
 def test_another_search_draws_other_trials(outline, other):
-    before = tries(of(outline=changed(private={"trials": 60})))
-    after = tries(of(outline=changed(**({"private": {"trials": 60}} | other))))
-    assert before != after
+    assert tries(of(outline=trying())) != tries(of(outline=trying(**other)))
 
 
 def test_rows_at_further_seeds_leave_the_trials_as_they_are(outline):
-    before = tries(of(outline=outline))
-    search = STUDY["search"]
-    assert tries(of(outline=whole(seeds=[0, 1, 2], search=search))) == before
+    assert tries(of(outline=whole(seeds=[0, 1, 2]))) == tries(of(outline=outline))
 
 
 def test_number_and_candidates_follow_from_the_keys_of_the_noise_and_from_nothing_known(
     outline, monkeypatch
 ):
     """Who knows study, label and seed, but not the keys, knows nothing of the trials."""
-    asked = {"private": {"trials": 60}}
-    before = tries(of(outline=changed(**asked)))
-    assert tries(of(outline=changed(**asked))) == before
+    before = tries(of(outline=trying()))
+    assert tries(of(outline=trying())) == before
     key = registry.key
     monkeypatch.setattr(registry, "key", lambda cell: derived_key("a secret", key(cell)))
-    after = tries(of(outline=changed(**asked)))
+    after = tries(of(outline=trying()))
     assert sum(map(len, after)) != sum(map(len, before))
     assert after != before
 
@@ -188,9 +192,8 @@ def test_what_would_void_the_guarantee_is_refused(outline, wrong, words):
 
 def test_a_pure_guarantee_is_refused_before_anything_trains(outline):
     laplace = {"mechanism": "laplace", "epsilon": 8, "delta": 1e-5, "clip_norm": 1}
-    malformed.write(Path("studies/good.yaml"), STUDY | {"privacy": laplace})
     with pytest.raises(ConfigError, match="private search"):
-        load_outline("good")
+        whole(privacy=laplace)
     pure = dataclasses.replace(gaussian(1.0), mechanism="laplace", norm=1)
     with pytest.raises(PrivacyError, match="gaussian"):
         PrivateSearch(8).epsilon(pure, pure, 1e-5)
@@ -199,41 +202,32 @@ def test_a_pure_guarantee_is_refused_before_anything_trains(outline):
 # The score
 
 
-def test_a_client_moves_the_score_by_at_most_one_and_its_noise_is_the_stated():
-    private = PrivateSearch(8, score_noise=3.0)
+@pytest.mark.parametrize(
+    ("noise", "verdict"), [(3.0, "kept"), (1.5, "refuted")], ids=["the stated", "half of it"]
+)
+def test_a_client_moves_the_score_by_at_most_one_and_its_noise_is_the_stated(noise, verdict):
+    private = PrivateSearch(8, score_noise=noise)
 
     def release(messages, weights, rng):
         return np.array([private.score(messages[:, 0], rng)])
 
     claim = pflpipe.Claim(clients=8, noise_multiplier=3.0, delta=1e-5, clip_norm=1.0, dimension=1)
     found = pflpipe.audit(release, claim, seconds=0.5)
-    assert found.verdict == "kept", found.sentence
-
-
-def test_the_audit_would_notice_half_of_the_scores_noise():
-    halved = PrivateSearch(8, score_noise=1.5)
-
-    def release(messages, weights, rng):
-        return np.array([halved.score(messages[:, 0], rng)])
-
-    claim = pflpipe.Claim(clients=8, noise_multiplier=3.0, delta=1e-5, clip_norm=1.0, dimension=1)
-    assert pflpipe.audit(release, claim, seconds=0.5).verdict == "refuted"
+    assert found.verdict == verdict, found.sentence
 
 
 def test_scores_of_two_trials_and_of_two_cells_of_one_run_have_separate_noise(outline):
-    asked = changed(private={"trials": 60, "score_noise": 5})
-    write_scores(asked)
+    asked = trying(score_noise=5)
     rows = [row for candidate in of(outline=asked).candidates for row in candidate.trials]
-    noises = {
-        round(search.released_score(row, np.zeros(3), asked.private_search), 9) for row in rows
-    }
+    private = asked.private_search
+    noises = {round(search.released_score(row, np.zeros(3), private), 9) for row in rows}
     assert len(noises) == len(rows)
 
 
 # The choice
 
 
-def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, monkeypatch, capsys):
+def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, says):
     results = write_scores(outline)
     search.write(outline, results, outline.choices(results))
     line = of(outline=outline)
@@ -242,35 +236,28 @@ def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, mon
     study = load_study("good")
     (chosen,) = {row.chosen.index for row in study.rows if row.cell.method == "feddpa"}
     assert line.candidates[chosen] is best
-    record = next(one for one in read_json("results/searches/good.json")["lines"])
+    record = read_json("results/searches/good.json")["lines"][0]
     assert record["candidates"] == []
     assert set(record["plans"].values()) == {None}
     assert all(row.chosen.runs is None for row in study.rows)
-    monkeypatch.setattr("sys.argv", ["pflpipe", "rank", "good"])
-    with pytest.raises(SystemExit):
-        cli.main()
-    printed = capsys.readouterr().out
+    printed = says("rank", "good")
     assert "chosen for" in printed
     assert "Mean" not in printed
 
 
 def test_large_noise_on_scores_can_choose_another_trial(outline):
-    asked = changed(private={"trials": 60, "score_noise": 1000}, seeds=[101])
+    asked = trying(score_noise=1000, seeds=[101])
     results = write_scores(asked)
     search.write(asked, results, asked.choices(results))
-    best = {
-        line.method: max(one.values["training.lr"] for one in line.candidates)
-        for line in asked.searched
-    }
-    assert {row.cell.method: row.cell.training.lr for row in load_study("good").rows} != best
+    chosen = {row.cell.method: row.cell.training.lr for row in load_study("good").rows}
+    tried = {line.method: line.candidates for line in asked.searched}
+    best = {name: max(one.values["training.lr"] for one in some) for name, some in tried.items()}
+    assert chosen != best
 
 
 # What is shown
 
-KINDS = (
-    *("validate", "studies", "cost", "plan", "rank", "status", "choice", "table", "summary"),
-    *("tex", "ledger", "certificate", "released", "mlflow"),
-)
+COMMANDS = ("validate", "studies", "cost good", "plan good", "rank good --all")
 
 
 def shown(folder: Path, repeats: int, numbers: slice) -> dict[str, str]:
@@ -291,46 +278,41 @@ def shown(folder: Path, repeats: int, numbers: slice) -> dict[str, str]:
     malformed.write(folder / "studies/good.yaml", STUDY | asked)
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setattr(PrivateSearch, "draw", draw)
-        return dict(zip(KINDS, _shown(patch), strict=True))
+        return dict(_shown(patch))
 
 
-def _shown(patch: pytest.MonkeyPatch) -> Iterator[str]:
+def _shown(patch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
     outline = load_outline("good")
-    results = fake_results.write(outline.search, Path())
-    for method in outline.search.methods:
-        lines = []
-        for cell in (one for one in outline.search.cells if one.method == method):
-            reached = 80 * cell.training.lr + 10 * (cell.privacy.clip_norm or 0)
-            lines += [[cell.id, client, 9, 50, reached, 50, ""] for client in range(3)]
-        fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
+    results = write_scores(outline, by_rate_and_bound)
     search.write(outline, results, outline.choices(results))
     study = load_study("good")
     fake_results.write(study, Path())
     fake_audits.write(results / "audits")
     fake_audits.claim_truly(results / "audits")
-    for command in ("validate", "studies", "cost good", "plan good", "rank good --all"):
+    for command in COMMANDS:
         patch.setattr("sys.argv", ["pflpipe", *command.split()])
         with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
             cli.main()
-        yield printed.getvalue()
-    yield "".join(status.lines(config.load()))
-    yield outline.choices(results).read_text()
+        yield command.split()[0], printed.getvalue()
+    yield "status", "".join(status.lines(config.load()))
+    yield "choice", outline.choices(results).read_text()
     table = results / "tables/good.csv"
     tables.write_study(study, results, table)
-    for file in (table, table.with_suffix(".md"), table.with_suffix(".tex")):
-        yield file.read_text()
+    for kind in (".csv", ".md", ".tex"):
+        yield f"table {kind}", table.with_suffix(kind).read_text()
     page = malformed.ROOT / "workflow/report/ledger.html"
     ledger_page.write([table], results, page, Path("ledger.html"))
-    yield Path("ledger.html").read_text()
-    yield certificate.write(study, results, Path("data")).read_text()
+    yield "ledger", Path("ledger.html").read_text()
+    yield "certificate", certificate.write(study, results, Path("data")).read_text()
     for row in study.rows:
         state = {"params": {"layer": torch.zeros(2)}, "server": {}}
         torch.save(state, results / "runs" / row.run / "state.pt")
     released.write(study, results, Path("released"))
-    yield "".join(f"{file}: {file.read_bytes()}" for file in sorted(Path("released").iterdir()))
+    files = sorted(Path("released").iterdir())
+    yield "released", "".join(f"{file}: {file.read_bytes()}" for file in files)
     for file in results.rglob("*"):
         os.utime(file, (1, 1))
-    yield "".join(run.digest for run in mlflow_runs.of_study(study, results))
+    yield "mlflow", "".join(run.digest for run in mlflow_runs.of_study(study, results))
 
 
 def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(tmp_path):
@@ -339,20 +321,17 @@ def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(tmp_p
     rows."""
     one = shown(tmp_path / "one", 1, slice(-1, None))
     many = shown(tmp_path / "many", 3, slice(None))
-    assert all(one[kind] for kind in KINDS)
-    assert [kind for kind in KINDS if one[kind] != many[kind]] == []
+    assert all(one.values())
+    assert [kind for kind in one if one[kind] != many[kind]] == []
     for kind, words in TABLES["what is shown is the expected number of trials"]:
         assert words in one[kind]
 
 
-def test_a_private_search_says_the_same_whatever_its_seed(outline, capsys, monkeypatch):
+def test_a_private_search_says_the_same_whatever_its_seed(outline, says):
     said = set()
     for seed in range(100, 110):
         changed(seeds=[seed])
-        monkeypatch.setattr("sys.argv", ["pflpipe", "validate"])
-        with pytest.raises(SystemExit):
-            cli.main()
-        said.add(capsys.readouterr().out)
+        said.add(says("validate"))
     assert len(said) == 1
 
 

@@ -1,14 +1,14 @@
 """The released part of a study: complete, a function of the releases alone, and kept back when a
 claim does not hold."""
 
-import dataclasses
 import functools
 import json
 import math
 import re
 import shutil
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import optimize
 
 import fake_results
+import gdp
 import warm
 from called import called
 from pflpipe import cells
@@ -70,7 +72,7 @@ STUDY = study_of(*map(cell, TRAINED))
 @functools.cache
 def planned(privacy: cells.Privacy, training: cells.Training) -> dict[str, Any]:
     """The contents of the plan file that such cells share."""
-    return to_json(plan_of(dataclasses.replace(STUDY.cells[0], privacy=privacy, training=training)))
+    return to_json(plan_of(replace(STUDY.cells[0], privacy=privacy, training=training)))
 
 
 def train(folder: Path, first: Sequence[int]) -> Path:
@@ -81,21 +83,12 @@ def train(folder: Path, first: Sequence[int]) -> Path:
     features = rng.normal(size=(HUGE[-1] + 1, FEATURES)).astype(np.float32)
     features[HUGE] = 1e38 * (-1.0) ** HUGE[:, None]
     labels = np.arange(len(features)) % 3
+    arrays = {"train_images": features, "train_labels": labels}
+    arrays |= {"test_images": features[:9], "test_labels": labels[:9], "classes": np.int64(3)}
     folder.mkdir()
-    np.savez(
-        folder / "mine.npz",
-        train_images=features,
-        train_labels=labels,
-        test_images=features[:9],
-        test_labels=labels[:9],
-        classes=np.int64(3),
-        mean=[0.5],
-        std=[0.5],
-    )
-    held = [
-        np.asarray(first, dtype=np.int64),
-        *np.split(np.arange(ROWS, CLIENTS * ROWS), CLIENTS - 1),
-    ]
+    np.savez(folder / "mine.npz", **arrays, mean=[0.5], std=[0.5])
+    others = np.split(np.arange(ROWS, CLIENTS * ROWS), CLIENTS - 1)
+    held = [np.asarray(first, dtype=np.int64), *others]
     none = [np.zeros(0, np.int64)] * CLIENTS
     for one in STUDY.cells:
         ((_, inputs, out),) = scores.places_of([one], [one.id], results, folder)
@@ -110,11 +103,8 @@ def train(folder: Path, first: Sequence[int]) -> Path:
 def worlds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Results of the study when the first client's uploads are zero, and when they are NaN, with
     few and many examples."""
-    base = tmp_path_factory.mktemp("worlds")
-    return {
-        name: train(base / name, first)
-        for name, first in (("zero", ()), ("few", HUGE[:2]), ("many", HUGE))
-    }
+    base, firsts = tmp_path_factory.mktemp("worlds"), {"zero": (), "few": HUGE[:2], "many": HUGE}
+    return {name: train(base / name, first) for name, first in firsts.items()}
 
 
 def published(results: Path, target: Path, study: Study = STUDY) -> dict[str, bytes]:
@@ -129,24 +119,16 @@ def test_equal_releases_are_published_as_equal_bytes_whatever_the_clients_held(w
     assert folders["zero"] == folders["few"] == folders["many"]
     assert len(folders["zero"]) == 2 * len(TRAINED) + 2
     for name in map(registry.run_id, STUDY.cells):
-        diaries = {world: results / "runs" / name for world, results in worlds.items()}
-        told = {
-            world: read_json(folder / "run.json")["diagnostics"]
-            for world, folder in diaries.items()
-        }
-        assert told["zero"]["diverged_round"] is None
-        assert told["few"]["diverged_round"] is not None
-        images = {
-            world: pd.read_csv(folder / "timing.csv")["images"].sum()
-            for world, folder in diaries.items()
-        }
-        assert images["zero"] < images["few"] < images["many"]
-        nonfinite = {
-            world: pd.read_csv(folder / "rounds.csv")["nonfinite_uploads"].sum()
-            for world, folder in diaries.items()
-        }
-        assert nonfinite == {world: values["nonfinite_uploads"] for world, values in told.items()}
-        assert 0 == nonfinite["zero"] < nonfinite["few"] == nonfinite["many"]
+        diaries = [worlds[world] / "runs" / name for world in ("zero", "few", "many")]
+        told = [read_json(folder / "run.json")["diagnostics"] for folder in diaries]
+        assert told[0]["diverged_round"] is None
+        assert told[1]["diverged_round"] is not None
+        images = [pd.read_csv(folder / "timing.csv")["images"].sum() for folder in diaries]
+        assert images[0] < images[1] < images[2]
+        rows = [pd.read_csv(folder / "rounds.csv") for folder in diaries]
+        nonfinite = [table["nonfinite_uploads"].sum() for table in rows]
+        assert nonfinite == [values["nonfinite_uploads"] for values in told]
+        assert 0 == nonfinite[0] < nonfinite[1] == nonfinite[2]
 
 
 @pytest.mark.slow
@@ -156,17 +138,13 @@ def test_nothing_that_is_measured_reaches_the_folder(worlds, tmp_path):
     for name in map(registry.run_id, STUDY.cells):
         folder = other / "runs" / name
         run = read_json(folder / "run.json")
-        run["diagnostics"] |= {
-            "participants": run["diagnostics"]["participants"] + 1,
-            "diverged_round": 3,
-        }
+        run["diagnostics"]["participants"] += 1
+        run["diagnostics"]["diverged_round"] = 3
         run["program"] |= {"device": "cuda:7", "threads": 7, "versions": {}}
         write_json(folder / "run.json", run)
         state = torch.load(folder / "state.pt", weights_only=True)
-        torch.save(
-            {name: value for name, value in state.items() if name != "states"} | {"more": 1},
-            folder / "state.pt",
-        )
+        del state["states"]
+        torch.save(state | {"more": 1}, folder / "state.pt")
         for file in ("rounds.csv", "timing.csv", "states.bin"):
             (folder / file).write_text("another world\n")
     shutil.rmtree(other / "partitions")
@@ -183,11 +161,10 @@ def test_the_folder_holds_models_settings_plans_and_ledgers(worlds, tmp_path):
         state = torch.load(worlds["many"] / "runs" / name / "state.pt", weights_only=True)
         with np.load(folder / f"{name}.npz", allow_pickle=False) as bundle:
             arrays = dict(bundle)
-        assert arrays.keys() == {*state["params"], *(f"server/{key}" for key in state["server"])}
-        for key, value in state["params"].items():
+        kept = state["params"] | {f"server/{key}": value for key, value in state["server"].items()}
+        assert arrays.keys() == kept.keys()
+        for key, value in kept.items():
             np.testing.assert_array_equal(arrays[key], value.numpy())
-        for key, value in state["server"].items():
-            np.testing.assert_array_equal(arrays[f"server/{key}"], value.numpy())
         about = read_json(folder / f"{name}.json")
         assert about.keys() == {"cell", "plan", "ledger", "released"}
         assert registry.key(cells.Cell.from_dict(about["cell"])) == registry.key(one)
@@ -197,9 +174,8 @@ def test_the_folder_holds_models_settings_plans_and_ledgers(worlds, tmp_path):
         assert manifest["runs"][name]["epsilon_central"] == wanted["ledger"]["epsilon_central"]
         told = {key.removesuffix("_1e5") for key in (*about["ledger"], *about["released"])}
         assert told <= manifest["promises"].keys(), "every number says what it promises"
-    assert any(key.startswith("server/") for key in arrays), (
-        "FedGLP-ADP's server computes something from its releases"
-    )
+    # FedGLP-ADP's server computes something from its releases.
+    assert any(key.startswith("server/") for key in arrays)
 
 
 def test_no_file_carries_a_date(worlds, tmp_path):
@@ -222,25 +198,21 @@ def test_the_documents_say_of_every_quantity_whether_it_is_released(worlds, tmp_
     about = read_json(tmp_path / "published" / f"{folder.name}.json")
     plan = planned(STUDY.cells[0].privacy, STUDY.cells[0].training)
     everything = set().union(*named.values())
-    assert named["released"] >= {*about["ledger"], *about["released"], *plan["ledger"], *state} - {
-        "states"
-    }
+    told = {*about["ledger"], *about["released"], *plan["ledger"], *state}
+    assert named["released"] >= told - {"states"}
     assert named["diagnostics"] >= {*run["diagnostics"], "states"}
     assert everything >= {*run} - {"released", "diagnostics"}
-    assert everything >= {*rounds.COLUMNS, *runs.TIMING_COLUMNS, *scores.COLUMNS, *tidy.COLUMNS}
-    assert named["diagnostics"] >= {*rounds.COLUMNS, *runs.TIMING_COLUMNS, *scores.COLUMNS} - {
-        "cell",
-        "clip_norm",  # public, by round as well
-    }
+    measured = {*rounds.COLUMNS, *runs.TIMING_COLUMNS, *scores.COLUMNS}
+    assert everything >= measured | {*tidy.COLUMNS}
+    # The clip bound is public, by round as well.
+    assert named["diagnostics"] >= measured - {"cell", "clip_norm"}
 
 
 def test_the_folder_says_what_a_client_is_and_what_holds_for_a_person(worlds, tmp_path):
     results = shutil.copytree(worlds["few"], tmp_path / "results")
     for file in (results / "plans").glob("*.json"):
-        plan = read_json(file)
-        plan["ledger"] |= {"unit": "dealt client", "max_clients_per_user": 2}
-        plan["ledger"] |= {"epsilon_person": 43.21, "epsilon_person_1e5": "inf"}
-        write_json(file, plan)
+        person = {"epsilon_person": 43.21, "epsilon_person_1e5": "inf"}
+        edited(file, "ledger", unit="dealt client", max_clients_per_user=2, **person)
     plain = published(worlds["few"], tmp_path / "plain")["README.md"].decode()
     dealt = published(results, tmp_path / "dealt")["README.md"].decode()
     assert "Protected is one client with all of its data" in plain
@@ -282,11 +254,9 @@ def test_what_is_published_depends_on_data_through_the_releases_alone(method):
 def made_up(study: Study, folder: Path) -> Path:
     """Write made-up results of a study, with a model for every run."""
     results = fake_results.write(study, folder)
+    state = {"params": {"head.bias": torch.ones(3)}, "server": {}, "states": {}}
     for name in map(registry.run_id, study.cells):
-        torch.save(
-            {"params": {"head.bias": torch.ones(3)}, "server": {}, "states": {}},
-            results / "runs" / name / "state.pt",
-        )
+        torch.save(state, results / "runs" / name / "state.pt")
     return results
 
 
@@ -302,70 +272,43 @@ def test_only_certified_runs_are_published_and_the_others_are_named(tmp_path):
         if one.method != "dp_fedavg" and released.left_out(one):
             shutil.rmtree(results / "runs" / registry.run_id(one))  # they are not even read
     found = published(results, tmp_path / "published", study)
-    certified = [
-        registry.run_id(one)
-        for one in study.cells
-        if one.method in ("dp_fedavg", "feddpa") and not one.departures
-    ]
-    assert found.keys() == {"README.md", "manifest.json"} | {
-        f"{name}.{kind}" for name in certified for kind in ("npz", "json")
-    }
+    private = [one for one in study.cells if one.method in ("dp_fedavg", "feddpa")]
+    certified = [registry.run_id(one) for one in private if not one.departures]
+    files = {f"{name}.{kind}" for name in certified for kind in ("npz", "json")}
+    assert found.keys() == {"README.md", "manifest.json"} | files
     missing = {run["method"]: run["why"] for run in json.loads(found["manifest.json"])["left_out"]}
     assert missing.keys() == {"local_only", "fedavg", "feddpa"}
     assert missing["fedavg"].startswith("none: ")
     assert missing["feddpa"].startswith("nominal: it departs")
     assert "data_size_weights" in missing["feddpa"]
     page = found["README.md"].decode()
-    assert all(
-        f"- `{registry.run_id(one)}`: {released.left_out(one)}" in page
-        for one in study.cells
-        if released.left_out(one)
-    )
+    for one in study.cells:
+        if why := released.left_out(one):
+            assert f"- `{registry.run_id(one)}`: {why}" in page
 
 
 def test_a_run_without_noise_is_not_published_whatever_it_claims(tmp_path):
-    bare = dataclasses.replace(
-        fake_results.BASE, privacy=cells.Privacy("gaussian", None, 0.0, 1e-3, 0.5)
-    )
+    bare = replace(fake_results.BASE, privacy=cells.Privacy("gaussian", None, 0.0, 1e-3, 0.5))
     found = manifest_of(study_of(fake_results.BASE, bare), tmp_path)
     assert [run["run"] for run in found["left_out"]] == [registry.run_id(bare)]
     assert found["runs"].keys() == {registry.run_id(fake_results.BASE)}
 
 
 def test_runs_that_are_one_release_are_published_once(tmp_path):
-    watched = dataclasses.replace(
-        fake_results.BASE,
-        training=dataclasses.replace(fake_results.BASE.training, evaluate_every=2),
-    )
-    tuned = dataclasses.replace(
-        fake_results.BASE, method="dp_fedavg_fb", hyperparameters={"head_lr": 0.5}
-    )
-    assert registry.run_id(watched) != registry.run_id(fake_results.BASE)
-    found = manifest_of(study_of(fake_results.BASE, watched, tuned), tmp_path)
-    assert list(found["runs"]) == [registry.run_id(fake_results.BASE)]
-    assert found["same_clients"][0]["epsilon_central"][-1]["epsilon"] == pytest.approx(
-        gdp_epsilon([12.0]), rel=1e-6
-    )
+    base = fake_results.BASE
+    watched = replace(base, training=replace(base.training, evaluate_every=2))
+    tuned = replace(base, method="dp_fedavg_fb", hyperparameters={"head_lr": 0.5})
+    assert registry.run_id(watched) != registry.run_id(base)
+    found = manifest_of(study_of(base, watched, tuned), tmp_path)
+    assert list(found["runs"]) == [registry.run_id(base)]
+    epsilon = found["same_clients"][0]["epsilon_central"][-1]["epsilon"]
+    assert epsilon == pytest.approx(gdp_epsilon([12.0]), rel=1e-6)
 
 
-def gdp_epsilon(
-    multipliers: Sequence[float], rounds: int = fake_results.ROUNDS, delta: float = 1e-3
-) -> float:
-    """Dong, Roth and Su (2022), Corollary 1, solved by bisection: releases of these multipliers in
-    every round."""
-    mu = math.sqrt(sum(rounds / multiplier**2 for multiplier in multipliers))
-
-    def normal(x: float) -> float:
-        return math.erfc(-x / math.sqrt(2)) / 2
-
-    low, high = 0.0, 1000.0
-    for _ in range(200):
-        middle = (low + high) / 2
-        above = (
-            normal(mu / 2 - middle / mu) - math.exp(middle) * normal(-mu / 2 - middle / mu) > delta
-        )
-        low, high = (middle, high) if above else (low, middle)
-    return high
+def gdp_epsilon(multipliers: Sequence[float], delta: float = 1e-3) -> float:
+    """The epsilon of releases of these multipliers in every round."""
+    mu = math.sqrt(sum(fake_results.ROUNDS / multiplier**2 for multiplier in multipliers))
+    return optimize.brentq(lambda epsilon: gdp.delta(mu, epsilon) - delta, 0, 100, xtol=1e-10)
 
 
 def curve(group: dict[str, Any]) -> dict[float, float]:
@@ -375,70 +318,53 @@ def curve(group: dict[str, Any]) -> dict[float, float]:
 def test_runs_on_the_same_clients_add_up(tmp_path):
     study = fake_results.study(seeds=(0, 1), epsilons=(2.0, 8.0), methods=("dp_fedavg", "feddpa"))
     found = manifest_of(study, tmp_path)["same_clients"]
-    assert [group["clients"] for group in found] == [
-        f"partition {name}" for name in dict.fromkeys(one.partition_id for one in study.cells)
-    ]
     for group, seed in zip(found, (0, 1), strict=True):
-        assert group["runs"] == [registry.run_id(one) for one in study.cells if one.seed == seed]
-        assert curve(group)[1e-3] == pytest.approx(gdp_epsilon([12.0, 12.0, 3.0, 3.0]), rel=1e-6)
-        assert curve(group)[1e-5] == pytest.approx(
-            gdp_epsilon([12.0, 12.0, 3.0, 3.0], delta=1e-5), rel=1e-6
-        )
+        members = [one for one in study.cells if one.seed == seed]
+        assert group["clients"] == f"partition {members[0].partition_id}"
+        assert group["runs"] == [registry.run_id(one) for one in members]
+        for delta in (1e-3, 1e-5):
+            epsilon = gdp_epsilon([12.0, 12.0, 3.0, 3.0], delta)
+            assert curve(group)[delta] == pytest.approx(epsilon, rel=1e-6)
 
 
 def variant(**changes: Any) -> cells.Cell:
     """The usual cell with other words about its partition; ``seed`` and ``dataset`` are the cell's
     own."""
     own = {name: changes.pop(name) for name in ("seed", "dataset") if name in changes}
-    division = dataclasses.replace(fake_results.BASE.partition, **changes)
-    privacy = dataclasses.replace(fake_results.BASE.privacy, epsilon=3.0)
-    return dataclasses.replace(fake_results.BASE, partition=division, privacy=privacy, **own)
+    division = replace(fake_results.BASE.partition, **changes)
+    privacy = replace(fake_results.BASE.privacy, epsilon=3.0)
+    return replace(fake_results.BASE, partition=division, privacy=privacy, **own)
+
+
+USERS = {"kind": "natural", "alpha": None}
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("both", "other", "same"),
     [
-        (variant(), variant(seed=1), False),
-        (variant(), variant(alpha=0.5), False),
-        (variant(), variant(validation_fraction=0.3, test_fraction=None), True),
-        (variant(kind="natural", alpha=None), variant(kind="natural", alpha=None, seed=1), True),
-        (
-            variant(kind="natural", alpha=None),
-            variant(kind="natural", alpha=None, clients=8, min_size=2),
-            True,
+        pytest.param({}, {"seed": 1}, False, id="seed"),
+        pytest.param({}, {"alpha": 0.5}, False, id="alpha"),
+        pytest.param(
+            {}, {"validation_fraction": 0.3, "test_fraction": None}, True, id="parts set aside"
         ),
-        (
-            variant(kind="natural", alpha=None),
-            variant(kind="natural", alpha=None, dataset="other"),
-            False,
-        ),
-    ],
-    ids=[
-        "seed",
-        "alpha",
-        "parts set aside",
-        "users of all seeds",
-        "the first users",
-        "other users",
+        pytest.param(USERS, {"seed": 1}, True, id="users of all seeds"),
+        pytest.param(USERS, {"clients": 8, "min_size": 2}, True, id="the first users"),
+        pytest.param(USERS, {"dataset": "other"}, False, id="other users"),
     ],
 )
 def test_clients_are_the_same_when_they_hold_the_same_share_or_are_the_same_users(
-    one, other, same, tmp_path
+    both, other, same, tmp_path
 ):
-    found = manifest_of(study_of(one, other), tmp_path)["same_clients"]
-    assert len(found) == (1 if same else 2)
+    study = study_of(variant(**both), variant(**both | other))
+    assert len(manifest_of(study, tmp_path)["same_clients"]) == (1 if same else 2)
 
 
 def test_runs_of_both_mechanisms_cost_at_least_what_each_costs():
     words = {"clip_norm": 1.0, "sample_rate": 1.0, "rounds": 4, "clients": 12}
-    gaussian = released.Plan(
-        mechanism="gaussian", norm=2, noise_multiplier=4.0, delta=1e-3, **words
-    )
-    laplace = released.Plan(mechanism="laplace", norm=1, noise_multiplier=8.0, delta=0.0, **words)
-    both, one, two = (
-        {point["delta"]: float(point["epsilon"]) for point in released._curve(plans)}
-        for plans in ((gaussian, laplace), (gaussian,), (laplace,))
-    )
+    gaussian = released.Plan("gaussian", 2, noise_multiplier=4.0, delta=1e-3, **words)
+    laplace = released.Plan("laplace", 1, noise_multiplier=8.0, delta=0.0, **words)
+    groups = ((gaussian, laplace), (gaussian,), (laplace,))
+    both, one, two = (curve({"epsilon_central": released._curve(plans)}) for plans in groups)
     assert both.keys() == {0.0, 1e-5, 1e-3}
     assert both[0.0] == math.inf
     assert max(one[1e-3], two[1e-5]) < both[1e-3] < one[1e-3] + two[0.0] + 1e-3
@@ -452,47 +378,45 @@ def test_the_folder_says_that_no_epsilon_covers_how_hyperparameters_were_chosen(
     words = manifest_of(study, tmp_path)["not_covered"]
     assert ("were chosen on validation data" in words[0]) == searched
     assert "covers that choice" in words[0]
-    assert all(
-        f"- {sentence}" in (tmp_path / "published/README.md").read_text() for sentence in words
-    )
+    page = (tmp_path / "published/README.md").read_text()
+    assert all(f"- {sentence}" in page for sentence in words)
 
 
 # ---------------------------------------------------------------- what is not published at all
 
 
-def left_behind(folder: Path) -> Iterator[str]:
-    return (path.name for path in folder.iterdir() if path.name not in ("results", "data"))
+def edited(file: Path, *path: str, **changes: Any) -> None:
+    """Change values of a block of a JSON file."""
+    record = read_json(file)
+    block = functools.reduce(lambda outer, key: outer[key], path, record)
+    block |= changes
+    write_json(file, record)
+
+
+WATCHED = fake_results.study(seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg", "feddpa"))
+RUN = f"runs/{registry.run_id(WATCHED.cells[1])}/run.json"
+RESIDUALS = (RUN, "diagnostics", "residuals")
+PLAN = f"plans/{fake_results.BASE.plan_id}.json"
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("path", "change", "words"),
     [
-        ({"strangers": 3}, "clients that took part undrawn, or were drawn and did not; got 3"),
-        ({"mismatches": 1}, "without exactly the noise of its plan; got 1"),
-        ({"releases": 5}, "rounds with a release; got 5"),
+        (RESIDUALS, {"strangers": 3}, "took part undrawn, or were drawn and did not; got 3"),
+        (RESIDUALS, {"mismatches": 1}, "without exactly the noise of its plan; got 1"),
+        ((RUN, "released"), {"releases": 5}, "rounds with a release; got 5"),
+        ((PLAN, "ledger"), {"claim": "nominal"}, "claim; got 'nominal'; expected certified"),
     ],
+    ids=["strangers", "mismatches", "releases", "a plan that certifies nothing"],
 )
-def test_a_run_that_did_something_else_than_its_plan_is_not_published(change, words, tmp_path):
-    study = fake_results.study(seeds=(0,), epsilons=(2.0,), methods=("dp_fedavg", "feddpa"))
-    results = made_up(study, tmp_path)
-    path = results / "runs" / registry.run_id(study.cells[1]) / "run.json"
-    run = read_json(path)
-    (run["released"] if "releases" in change else run["diagnostics"]["residuals"]).update(change)
-    write_json(path, run)
+def test_a_run_that_did_something_else_than_its_plan_is_not_published(
+    path, change, words, tmp_path
+):
+    results = made_up(WATCHED, tmp_path)
+    edited(results / path[0], *path[1:], **change)
     with pytest.raises(DataError, match=words):
-        released.write(study, results, tmp_path / "published")
-    assert list(left_behind(tmp_path)) == []
-
-
-def test_a_plan_that_certifies_nothing_is_not_published_as_certified(tmp_path):
-    study = study_of(fake_results.BASE)
-    results = made_up(study, tmp_path)
-    path = results / "plans" / f"{fake_results.BASE.plan_id}.json"
-    plan = read_json(path)
-    plan["ledger"]["claim"] = "nominal"
-    write_json(path, plan)
-    with pytest.raises(DataError, match="claim; got 'nominal'; expected certified"):
-        released.write(study, results, tmp_path / "published")
+        released.write(WATCHED, results, tmp_path / "published")
+    assert {file.name for file in tmp_path.iterdir()} == {"results", "data"}
 
 
 def test_a_study_without_a_certified_run_has_nothing_to_publish(tmp_path):
@@ -507,31 +431,18 @@ def test_a_folder_that_is_there_is_not_written_over(tmp_path):
     (tmp_path / "published").mkdir()
     released.write(study, results, tmp_path / "published")
     (tmp_path / "published" / "mine.txt").write_text("mine")
-    with pytest.raises(
-        DataError, match="published; got 'files'; expected no such folder; move it away"
-    ):
+    words = "published; got 'files'; expected no such folder; move it away"
+    with pytest.raises(DataError, match=words):
         released.write(study, results, tmp_path / "published")
     assert (tmp_path / "published" / "mine.txt").exists()
 
 
 @pytest.mark.slow
 def test_a_refuted_audit_ends_the_script_before_anything_is_written(tmp_path):
-    audit = {
-        "audit": "gaussian-central",
-        "claim": "certified",
-        "verdict": "refuted",
-        "epsilon_lower": 1.0,
-        "epsilon_true": 8.0,
-    }
-    audit |= {
-        "sensitivity": 2.0,
-        "sensitivity_most": 1.04,
-        "spread": 0.0,
-        "noise": 1.0,
-        "noise_least": 0.99,
-        "excess": 0.0,
-    }
-    audit |= {"epsilon_claimed": 8.0}
+    audit = {"audit": "gaussian-central", "claim": "certified", "verdict": "refuted"}
+    audit |= {"epsilon_lower": 1.0, "epsilon_true": 8.0, "epsilon_claimed": 8.0}
+    audit |= {"sensitivity": 2.0, "sensitivity_most": 1.04, "spread": 0.0}
+    audit |= {"noise": 1.0, "noise_least": 0.99, "excess": 0.0}
     write_json(tmp_path / "audit.json", audit)
     script = ROOT / "workflow" / "scripts" / "released.py"
     words = ["--study", "any", "--results", ".", "--audits", "audit.json", "--out", "published"]

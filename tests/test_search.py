@@ -1,13 +1,12 @@
 """A search tries what it is told on other seeds, chooses by validation accuracy alone, and its cost
 in privacy is counted."""
 
-import csv
-import dataclasses
 import itertools
 import math
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting
@@ -16,12 +15,13 @@ import yaml
 from dp_accounting.pld import PLDAccountant
 
 import fake_results
+import gdp
 import malformed
 import tabled
 from pflpipe.cells import Cell, Partition
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
-from pflpipe.pipeline import certificate, cli
+from pflpipe.pipeline import certificate
 from pflpipe.pipeline.project import Project
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
@@ -39,10 +39,7 @@ EXAMPLE = malformed.ROOT / "docs/examples/easgd.py"
 STUDY = malformed.STUDY | TABLES["STUDY"]
 USERS = {"kind": "natural", "clients": 10}
 """Clients that a search and the runs that follow from it share."""
-HEADER = (
-    "cell,client,train_size,personal_own,personal_validation,personal_common,"
-    "global_own,global_validation,global_common"
-)
+HEADER = ",".join(fake_results.SCORES[:9])
 
 
 @pytest.fixture
@@ -63,7 +60,7 @@ def choose(
     outline: Outline,
     quality: Callable[[Cell], float],
     *,
-    test: float = 50.0,
+    tested: Callable[[Cell], float] = lambda cell: 50.0,
     released: Callable[[Cell], float | str] = lambda cell: "",
 ) -> Study:
     """Make scores in which client 0 has this validation accuracy, of its own and of the released
@@ -73,10 +70,9 @@ def choose(
     for method in outline.search.methods:
         lines = []
         for cell in (cell for cell in outline.search.cells if cell.method == method):
-            lines += [
-                [cell.id, 0, 9, test, quality(cell), test, test, released(cell), test],
-                [cell.id, 1, 9, test, "", test, "", "", ""],
-            ]
+            test = tested(cell)
+            reached = [test, quality(cell), test, test, released(cell), test]
+            lines += [[cell.id, 0, 9, *reached], [cell.id, 1, 9, test, "", test, "", "", ""]]
         fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
     search.write(outline, results, outline.choices(results))
     return load_study("good")
@@ -84,11 +80,11 @@ def choose(
 
 def values(study: Study) -> dict[tuple[str, float | None], tuple[float, float]]:
     """(variant, epsilon) -> (tau, lr) of the rows that search."""
-    chosen = [(row.variant, row.cell) for row in study.rows if row.chosen]
-    return {
-        (variant, cell.privacy.epsilon): (cell.hyperparameters["tau"], cell.training.lr)
-        for variant, cell in chosen
-    }
+    found = {}
+    for row in (row for row in study.rows if row.chosen):
+        tau, lr = row.cell.hyperparameters["tau"], row.cell.training.lr
+        found[row.variant, row.cell.privacy.epsilon] = tau, lr
+    return found
 
 
 def by_rate_and_tau(cell: Cell) -> float:
@@ -122,11 +118,8 @@ def test_a_study_without_a_search_has_none_and_waits_for_nothing(outline, tmp_pa
 
 
 def test_the_words_of_the_search_win_over_the_axes_of_the_method(outline):
-    method = {
-        "name": "dp_fedavg",
-        "axes": {"training.lr": [7, 8]},
-        "search": {"training": [{"lr": 1}, {"lr": 2, "rounds": 3}]},
-    }
+    method = {"name": "dp_fedavg", "axes": {"training.lr": [7, 8]}}
+    method["search"] = {"training": [{"lr": 1}, {"lr": 2, "rounds": 3}]}
     found = [cell.training for cell in changed(axes={}, methods=[method]).search.cells]
     assert [(one.lr, one.rounds) for one in found] == [(1.0, 2)] * 2 + [(2.0, 3)] * 2
 
@@ -157,9 +150,11 @@ def test_the_study_runs_the_choice_at_its_own_seeds_and_partition(outline):
 
 def test_a_choice_says_what_its_released_model_reached_on_validation_rows(outline):
     """The mean over the seeds 100 and 101, and nothing of a method that releases no model."""
-    study = choose(
-        outline, by_rate_and_tau, released=lambda cell: 80 * cell.training.lr + cell.seed - 100
-    )
+
+    def released(cell):
+        return 80 * cell.training.lr + cell.seed - 100
+
+    study = choose(outline, by_rate_and_tau, released=released)
     for row in study.rows:
         if row.chosen:
             assert row.chosen.global_validation == 80 * row.cell.training.lr + 0.5
@@ -181,18 +176,14 @@ def test_a_search_at_one_budget_chooses_for_all_of_them(outline):
     final = plan_of(row.cell).plan.noise_multiplier
     mu = math.sqrt(row.cell.training.rounds * (row.chosen.runs / (24 / 8) ** 2 + 1 / final**2))
     assert row.chosen.epsilon == pytest.approx(2)
-    assert gdp_delta(mu, row.chosen.epsilon_with_search) == pytest.approx(0.001)
+    assert gdp.delta(mu, row.chosen.epsilon_with_search) == pytest.approx(0.001)
 
 
 def test_an_entry_may_have_more_seeds_than_the_study_and_none_of_the_searchs(outline):
     methods = [{**STUDY["methods"][0], "seeds": [0, 1, 2, 3]}, *STUDY["methods"][1:]]
-    seeds = {
-        (row.cell.method, row.cell.seed)
-        for line in changed(methods=methods).lines
-        for row in line.candidates[0].rows
-    }
-    assert {seed for method, seed in seeds if method == "fedavg"} == {0, 1, 2, 3}
-    assert {seed for method, seed in seeds if method == "feddpa"} == set(STUDY["seeds"])
+    for line in changed(methods=methods).lines:
+        seeds = [row.cell.seed for row in line.candidates[0].rows]
+        assert seeds == ([0, 1, 2, 3] if line.method == "fedavg" else STUDY["seeds"])
     methods[0]["seeds"] = [0, 100]
     with pytest.raises(ConfigError, match=r"search.seeds: also under `seeds`; got \[100\]"):
         changed(methods=methods)
@@ -200,49 +191,34 @@ def test_an_entry_may_have_more_seeds_than_the_study_and_none_of_the_searchs(out
 
 @pytest.mark.slow
 def test_test_data_do_not_matter(outline):
-    before = values(choose(outline, by_rate_and_tau, test=0))
-    for method in outline.search.methods:
-        path = Path(f"results/scores/good/search/{method}.csv")
-        with path.open() as file:
-            records = list(csv.DictReader(file))
-        for record in records:  # the worse on validation data, the better on test data
-            record["personal_own"] = record["personal_common"] = str(
-                100 - float(record["personal_validation"] or 0)
-            )
-        fake_results.write_csv(path, HEADER, [list(record.values()) for record in records])
-    search.write(outline, Path("results"), Path("results/searches/good.json"))
-    assert values(load_study("good")) == before
+    before = values(choose(outline, by_rate_and_tau))
+    # The worse on validation data, the better on test data.
+    opposite = choose(outline, by_rate_and_tau, tested=lambda cell: 100 - by_rate_and_tau(cell))
+    assert values(opposite) == before
 
 
 @pytest.mark.slow
 def test_the_mean_over_seeds_counts_and_not_the_best_seed(outline):
-    study = choose(
-        outline,
-        lambda cell: {(0.25, 100): 90, (0.25, 101): 10}.get((cell.training.lr, cell.seed), 60.0),
-    )
+    reached = {(0.25, 100): 90, (0.25, 101): 10}
+    study = choose(outline, lambda cell: reached.get((cell.training.lr, cell.seed), 60.0))
     assert {rate for _, rate in values(study).values()} == {0.5}
 
 
 @pytest.mark.slow
 def test_of_equals_the_first_in_the_file_is_chosen(outline):
-    study = choose(
-        outline,
-        lambda cell: 50 + (cell.hyperparameters["ac"] and cell.hyperparameters["tau"] == 0.4),
-    )
-    assert values(study) == {
-        (name, epsilon): (0.4, 0.25) for name in ("", "no AC") for epsilon in (2, 8)
-    }
+    study = choose(outline, lambda cell: 50 + (cell.hyperparameters["tau"] == 0.4))
+    lines = itertools.product(("", "no AC"), (2, 8))
+    assert values(study) == dict.fromkeys(lines, (0.4, 0.25))
 
 
 def test_the_file_says_what_every_candidate_reached_and_with_which_cells(outline):
     choose(outline, by_rate_and_tau)
-    record = read_json("results/searches/good.json")
-    first = record["lines"][0]
-    assert [line["line"] for line in record["lines"]][:3] == [
-        "feddpa at privacy.epsilon=2",
-        "feddpa at privacy.epsilon=8",
-        "feddpa (no AC) at privacy.epsilon=2",
-    ]
+    lines = read_json("results/searches/good.json")["lines"]
+    assert not any(line["edges"] for line in lines), "a grid has no edges"
+    assert lines[1]["line"] == "feddpa at privacy.epsilon=8"
+    assert lines[2]["line"] == "feddpa (no AC) at privacy.epsilon=2"
+    first = lines[0]
+    assert first["line"] == "feddpa at privacy.epsilon=2"
     reached = [candidate["personal_validation"] for candidate in first["candidates"]]
     assert reached == [65, 55, 60, 50]
     assert [len(candidate["cells"]) for candidate in first["candidates"]] == [2] * 4
@@ -258,12 +234,10 @@ def test_a_certificate_names_the_search_behind_each_row(outline):
     results = fake_results.write(study, Path())
     rows = read_json(certificate.write(study, results, Path("data")))["rows"]
     assert [row["cell"] for row in rows] == [cell.id for cell in study.cells]
-    assert [row["search"] and row["search"]["runs"] for row in rows] == [
-        row.chosen and row.chosen.runs for row in study.rows
-    ]
-    assert {row["search"]["line"] for row in rows if row["search"]} == {
-        line.words for line in outline.searched
-    }
+    runs = [row["search"] and row["search"]["runs"] for row in rows]
+    assert runs == [row.chosen and row.chosen.runs for row in study.rows]
+    names = {row["search"]["line"] for row in rows if row["search"]}
+    assert names == {line.words for line in outline.searched}
 
 
 @pytest.mark.slow
@@ -284,9 +258,8 @@ def test_a_study_is_not_known_before_its_search_has_chosen(outline):
 @pytest.mark.slow
 def test_a_choice_among_other_candidates_is_refused(outline, tmp_path):
     choose(outline, by_rate_and_tau)
-    malformed.edit(
-        "studies/good.yaml", lambda study: study["methods"][1]["search"]["training.lr"].reverse()
-    )(tmp_path)
+    grid = STUDY["methods"][1]["search"] | {"training.lr": [0.5, 0.25]}
+    malformed.put("methods.1.search", grid)(tmp_path)
     with pytest.raises(DataError, match="belongs to another search"):
         load_study("good")
 
@@ -303,26 +276,10 @@ def test_what_a_study_says_besides_its_grid_leaves_the_choice_alone(outline, tmp
 
 # What is chosen of what was drawn
 
-DRAWN = {
-    "seeds": [100, 101],
-    "validation_fraction": 0.2,
-    "candidates": 16,
-    "values": {"training.lr": {"low": 0.03, "high": 3}},
-}
-
 
 @pytest.fixture
 def drawn(outline) -> Outline:
-    tau = {"low": 0, "high": 1, "scale": "linear"}
-    methods = [
-        {"name": "fedavg"},
-        {
-            "name": "feddpa",
-            "hyperparameters": {"ac": False},
-            "search": {"hyperparameters.tau": tau, "training.optimizer": ["sgd", "adam"]},
-        },
-    ]
-    return changed(search=DRAWN, axes={}, methods=methods)
+    return changed(**TABLES["DRAWN"])
 
 
 def near_a_rate_of_three(cell: Cell) -> float:
@@ -335,10 +292,8 @@ def test_candidates_that_were_drawn_are_chosen_among_like_those_of_a_grid(drawn)
     assert len(drawn.search.cells) == 2 * 16 * 2
     study = choose(drawn, near_a_rate_of_three)
     for line in drawn.lines:
-        (best, *_) = sorted(
-            (candidate.values for candidate in line.candidates),
-            key=lambda values: -values["training.lr"],
-        )
+        tried = [candidate.values for candidate in line.candidates]
+        best = max(tried, key=lambda values: values["training.lr"])
         rows = [row for row in study.rows if row.cell.method == line.method]
         assert [row.chosen.values for row in rows] == [best] * 2
         assert {row.cell.training.lr for row in rows} == {best["training.lr"]}
@@ -354,22 +309,7 @@ def test_the_file_says_which_chosen_values_lie_at_the_edge_of_their_range(drawn)
     assert set(feddpa["edges"]) == {"training.lr", "hyperparameters.tau"}, "a list has no edge"
 
 
-@pytest.mark.slow
-def test_a_grid_has_no_edges(outline):
-    choose(outline, by_rate_and_tau)
-    assert not any(line["edges"] for line in read_json("results/searches/good.json")["lines"])
-
-
 # What it costs
-
-
-def gdp_delta(mu: float, epsilon: float) -> float:
-    """Dong, Roth and Su (2022), Corollary 1, with the normal distribution by its error function."""
-
-    def normal(x: float) -> float:
-        return math.erfc(-x / math.sqrt(2)) / 2
-
-    return normal(mu / 2 - epsilon / mu) - math.exp(epsilon) * normal(-mu / 2 - epsilon / mu)
 
 
 @pytest.mark.slow
@@ -380,22 +320,15 @@ def test_the_cost_is_that_of_all_runs_of_the_search_and_the_final_one_on_the_sam
             epsilon = row.cell.privacy.epsilon
             multiplier = 24 / epsilon  # of the made-up plans
             mu = math.sqrt(row.cell.training.rounds) / multiplier
-            assert gdp_delta(mu, row.chosen.epsilon) == pytest.approx(0.001)
+            assert gdp.delta(mu, row.chosen.epsilon) == pytest.approx(0.001)
             mu *= math.sqrt(row.chosen.runs + 1)
-            assert gdp_delta(mu, row.chosen.epsilon_with_search) == pytest.approx(0.001)
+            assert gdp.delta(mu, row.chosen.epsilon_with_search) == pytest.approx(0.001)
             assert row.chosen.delta == 0.001
             assert row.chosen.search_not_counted == ""
     assert {row.chosen.runs for row in study.rows if row.chosen} == {8, 4}
 
 
-DEALT = [
-    {"kind": "dirichlet", "clients": 10, "alpha": 0.5},
-    {"kind": "iid", "clients": 10},
-    {"kind": "pathological", "clients": 10, "classes_per_client": 2},
-]
-
-
-@pytest.mark.parametrize("partition", DEALT, ids=[one["kind"] for one in DEALT])
+@pytest.mark.parametrize("partition", TABLES["DEALT"], ids=lambda one: one["kind"])
 def test_a_search_on_clients_that_were_dealt_anew_has_no_epsilon_with_the_final_run(
     outline, partition
 ):
@@ -414,14 +347,11 @@ def test_a_search_on_clients_that_were_dealt_anew_has_no_epsilon_with_the_final_
 
 
 def test_rows_dealt_at_other_seeds_are_a_client_of_no_search_and_users_are_theirs_at_every_seed():
-    assert len({seeded(fake_results.BASE, seed).clients_id for seed in (0, 100)}) == 2
-    users = dataclasses.replace(fake_results.BASE, partition=Partition("natural", clients=10))
-    fewer = dataclasses.replace(users, partition=Partition("natural", clients=5, test_fraction=0.5))
-    assert len({seeded(one, seed).clients_id for one in (users, fewer) for seed in (0, 100)}) == 1
-
-
-def seeded(cell: Cell, seed: int) -> Cell:
-    return dataclasses.replace(cell, seed=seed)
+    dealt = [replace(fake_results.BASE, seed=seed) for seed in (0, 100)]
+    assert len({cell.clients_id for cell in dealt}) == 2
+    divisions = (Partition("natural", 10), Partition("natural", 5, test_fraction=0.5))
+    users = [replace(cell, partition=division) for cell in dealt for division in divisions]
+    assert len({cell.clients_id for cell in users}) == 1
 
 
 def test_candidates_that_share_a_training_run_pay_for_it_once(outline):
@@ -429,13 +359,12 @@ def test_candidates_that_share_a_training_run_pay_for_it_once(outline):
     runs for eight cells."""
     grid = {"hyperparameters.head_lr": [0.01, 0.1], "training.lr": [0.25, 0.5]}
     methods = [{"name": "dp_fedavg_fb", "search": grid}]
-    study = choose(
-        changed(axes={}, methods=methods, partition=USERS), lambda cell: cell.training.lr
-    )
+    asked = changed(axes={}, methods=methods, partition=USERS)
+    study = choose(asked, lambda cell: cell.training.lr)
     chosen = study.rows[0].chosen
     assert (chosen.sets, chosen.runs) == (4, 4)
     mu = math.sqrt(study.cells[0].training.rounds) / (24 / 8)
-    assert gdp_delta(mu * math.sqrt(4 + 1), chosen.epsilon_with_search) == pytest.approx(0.001)
+    assert gdp.delta(mu * math.sqrt(4 + 1), chosen.epsilon_with_search) == pytest.approx(0.001)
     assert "chosen among 4 settings by 4 runs" in summary_of(study)
     candidates = read_json("results/searches/good.json")["lines"][0]["candidates"]
     assert len({cell for candidate in candidates for cell in candidate["cells"]}) == 8
@@ -449,40 +378,34 @@ def plan(mechanism="gaussian", norm=2, noise_multiplier=5.0, sample_rate=1.0, **
 def test_runs_with_different_noise_compose_as_their_squares():
     plans = [plan(rounds=n, noise_multiplier=s, delta=1e-3) for n, s in ((3, 2.0), (5, 4.0))]
     mu = math.sqrt(3 / 4 + 5 / 16)
-    assert gdp_delta(mu, accounting.composed_epsilon(plans, 1e-3)) == pytest.approx(1e-3)
+    assert gdp.delta(mu, accounting.composed_epsilon(plans, 1e-3)) == pytest.approx(1e-3)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
-def test_sampled_runs_compose_by_their_privacy_losses(mechanism):
-    norm = {"gaussian": 2, "laplace": 1}[mechanism]
+@pytest.mark.parametrize(
+    ("mechanism", "norm", "kind"),
+    [
+        ("gaussian", 2, dp_accounting.GaussianDpEvent),
+        ("laplace", 1, dp_accounting.LaplaceDpEvent),
+    ],
+)
+def test_sampled_runs_compose_by_their_privacy_losses(mechanism, norm, kind):
     words = {"mechanism": mechanism, "norm": norm, "delta": 1e-3, "rounds": 4}
-    plans = [
-        plan(**words, sample_rate=rate, noise_multiplier=multiplier)
-        for rate, multiplier in ((0.5, 3.0), (0.25, 2.0), (0.5, 3.0))
-    ]
+    first = plan(**words, sample_rate=0.5, noise_multiplier=3.0)
+    plans = [first, replace(first, sample_rate=0.25, noise_multiplier=2.0), first]
     accountant = PLDAccountant(value_discretization_interval=1e-4)
-    kind = {"gaussian": dp_accounting.GaussianDpEvent, "laplace": dp_accounting.LaplaceDpEvent}[
-        mechanism
-    ]
     for one in plans:
-        accountant.compose(
-            dp_accounting.PoissonSampledDpEvent(one.sample_rate, kind(one.noise_multiplier)),
-            one.rounds,
-        )
-    assert accounting.composed_epsilon(plans, 1e-3) == pytest.approx(
-        accountant.get_epsilon(1e-3), rel=1e-3
-    )
-    assert accounting.composed_epsilon(plans[:1] * 3, 1e-3) == accounting.epsilon(
-        dataclasses.replace(plans[0], rounds=12), 1e-3
-    )
+        event = dp_accounting.PoissonSampledDpEvent(one.sample_rate, kind(one.noise_multiplier))
+        accountant.compose(event, one.rounds)
+    epsilon = accounting.composed_epsilon(plans, 1e-3)
+    assert epsilon == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-3)
+    whole = accounting.epsilon(replace(first, rounds=12), 1e-3)
+    assert accounting.composed_epsilon([first] * 3, 1e-3) == whole
 
 
 def test_pure_budgets_of_laplace_add_up():
-    plans = [
-        plan("laplace", 1, scale, rounds=rounds, delta=0.0)
-        for rounds, scale in ((2, 4.0), (3, 2.0))
-    ]
+    pairs = ((2, 4.0), (3, 2.0))
+    plans = [plan("laplace", 1, scale, rounds=rounds, delta=0.0) for rounds, scale in pairs]
     assert accounting.composed_epsilon(plans, 0.0) == pytest.approx(2 / 4 + 3 / 2)
 
 
@@ -528,21 +451,17 @@ def printed(outline) -> str:
 
 @pytest.mark.slow
 def test_the_table_names_what_was_chosen_where(printed):
-    assert (
-        "- feddpa: chosen by the search: lr=0.25, tau=0.1 (ε = 2); lr=0.5, tau=0.4 (ε = 8)."
-        in printed
-    )
-    assert "- feddpa (no AC): chosen by the search: lr=0.25 (ε = 2); lr=0.5 (ε = 8)." in printed
+    chosen = "chosen by the search"
+    assert f"- feddpa: {chosen}: lr=0.25, tau=0.1 (ε = 2); lr=0.5, tau=0.4 (ε = 8)." in printed
+    assert f"- feddpa (no AC): {chosen}: lr=0.25 (ε = 2); lr=0.5 (ε = 8)." in printed
 
 
 @pytest.mark.slow
 def test_the_table_says_what_looking_at_the_data_costs(printed):
-    two, eight = (
-        f"{round_up(row.chosen.epsilon_with_search)} instead of {round_up(row.chosen.epsilon)} (δ "
-        "= 0.001)"
-        for row in load_study("good").rows
-        if row.chosen and row.cell.seed == 0 and not row.variant
-    )
+    rows = [row for row in load_study("good").rows if row.chosen and not row.variant]
+    chosen = [row.chosen for row in rows if row.cell.seed == 0]
+    both = [(round_up(one.epsilon_with_search), round_up(one.epsilon)) for one in chosen]
+    two, eight = (f"{all_runs} instead of {one_run} (δ = 0.001)" for all_runs, one_run in both)
     assert two != eight
     assert (
         "- feddpa: chosen among 4 settings by 8 runs on validation data of other splits of these "
@@ -550,11 +469,9 @@ def test_the_table_says_what_looking_at_the_data_costs(printed):
         f"clients, ε is {two}, {eight}."
     ) in printed
     assert "- feddpa (no AC): chosen among 2 settings by 4 runs" in printed
-    assert (
-        printed.count("Hyper-parameters were chosen on validation data; no ε covers that choice.")
-        == 1
-    )
-    assert "Hyper-parameters were chosen" in printed.splitlines()[0]
+    words = "Hyper-parameters were chosen on validation data; no ε covers that choice."
+    assert printed.count(words) == 1
+    assert words in printed.splitlines()[0]
 
 
 @pytest.mark.slow
@@ -564,19 +481,6 @@ def test_chosen_values_are_neither_part_of_a_label_nor_said_to_be_shared(printed
     assert "Shared by all rows" in printed.splitlines()[0]
     assert "lr" not in printed.splitlines()[0]
     assert "- fedavg: lr=0.5." in printed
-
-
-@pytest.fixture
-def says(monkeypatch, capsys) -> Callable[..., str]:
-    """Runs a command and returns what it prints."""
-
-    def says(*words: str) -> str:
-        monkeypatch.setattr("sys.argv", ["pflpipe", *words])
-        with pytest.raises(SystemExit):
-            cli.main()
-        return capsys.readouterr().out
-
-    return says
 
 
 @pytest.mark.slow
