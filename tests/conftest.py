@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,20 +65,6 @@ def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
         return capsys.readouterr()
 
     return ran
-
-
-@pytest.fixture
-def says(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command of pflpipe in this process and returns what it prints."""
-    from pflpipe.pipeline import cli
-
-    def says(*words: str) -> str:
-        monkeypatch.setattr("sys.argv", ["pflpipe", *words])
-        with pytest.raises(SystemExit):
-            cli.main()
-        return capsys.readouterr().out
-
-    return says
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

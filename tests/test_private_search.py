@@ -227,7 +227,7 @@ def test_scores_of_two_trials_and_of_two_cells_of_one_run_have_separate_noise(ou
 # The choice
 
 
-def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, says):
+def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, ran):
     results = write_scores(outline)
     search.write(outline, results, outline.choices(results))
     line = of(outline=outline)
@@ -240,7 +240,7 @@ def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, say
     assert record["candidates"] == []
     assert set(record["plans"].values()) == {None}
     assert all(row.chosen.runs is None for row in study.rows)
-    printed = says("rank", "good")
+    printed = ran("rank", "good").out
     assert "chosen for" in printed
     assert "Mean" not in printed
 
@@ -327,11 +327,11 @@ def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(tmp_p
         assert words in one[kind]
 
 
-def test_a_private_search_says_the_same_whatever_its_seed(outline, says):
+def test_a_private_search_says_the_same_whatever_its_seed(outline, ran):
     said = set()
     for seed in range(100, 110):
         changed(seeds=[seed])
-        said.add(says("validate"))
+        said.add(ran("validate").out)
     assert len(said) == 1
 
 

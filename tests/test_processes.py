@@ -1,10 +1,10 @@
 """Processes that share a run's clients: real ones, started by torchrun, get the numbers of one
 process."""
 
-import dataclasses
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,10 @@ from test_runs import ADAPTIVE, SERVER, inputs_of, make_place, train_here
 ROOT = Path(__file__).resolve().parent.parent
 
 
+FORKED = {"PYTHON_EXEC": warm.interpreter()}
+"""What torchrun starts."""
+
+
 def environment(**more: str) -> dict[str, str]:
     paths = [str(ROOT / "src"), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
     path = os.pathsep.join(filter(None, paths))
@@ -34,12 +38,8 @@ def environment(**more: str) -> dict[str, str]:
 def test_every_method_has_the_bits_of_one_process_and_each_of_three_has_one_thread(tmp_path):
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
     words += [str(ROOT / "tests/shared_run.py"), str(tmp_path)]
-    # PYTHON_EXEC is what torchrun starts. Snakemake gives a job of three processes three threads.
-    called(
-        sys.executable,
-        *words,
-        **environment(PYTHON_EXEC=warm.interpreter(), OMP_NUM_THREADS="3"),
-    )
+    # Snakemake gives a job of three processes three threads.
+    called(sys.executable, *words, **environment(OMP_NUM_THREADS="3", **FORKED))
     for method, backend in shared_run.RUNS:
         found = torch.load(tmp_path / f"{method}-{backend}.pt", weights_only=True)
         expected = shared_run.outcome(method, backend)
@@ -60,14 +60,8 @@ def train_shared(place: Path, cell: cells.Cell, out: str) -> list[str]:
     """The command that trains with two processes, as the rule does, with a checkpoint after every
     round."""
     inputs = inputs_of(place)
-    words = [
-        "--cell",
-        files.canonical_json(cell.to_dict()),
-        "--inputs",
-        inputs.plan,
-        inputs.partition,
-        inputs.data,
-    ]
+    words = ["--cell", files.canonical_json(cell.to_dict())]
+    words += ["--inputs", inputs.plan, inputs.partition, inputs.data]
     words += ["--out", place / out, "--checkpoints", place / "checkpoints", "--device", "cpu"]
     words += ["--backend", "loop", "--processes", "2", "--checkpoint-seconds", "0"]
     return [sys.executable, *map(str, [ROOT / "workflow/scripts/train.py", *words])]
@@ -79,14 +73,14 @@ def test_kill_9_ends_all_processes_and_what_they_write_in_the_end_is_what_one_pr
 ):
     monkeypatch.setattr(test_runs, "ROUNDS", 40)
     cell = make_place(tmp_path, "feddpa", rounds=40, adaptive=ADAPTIVE)
-    cell = dataclasses.replace(cell, server=SERVER)
+    cell = replace(cell, server=SERVER)
     command = train_shared(tmp_path, cell, "shared")
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as process:
         assert any("round 4/40" in line for line in process.stderr)
         process.kill()  # torchrun alone; its processes have its stderr open as long as they live
         assert "round 40/40" not in process.stderr.read()
     assert not (tmp_path / "shared").exists()
-    done = called(*command, **environment(PYTHON_EXEC=warm.interpreter()))
+    done = called(*command, **environment(**FORKED))
     assert done.stderr.count("resuming after round") == 1
     assert done.stderr.count("round 40/40") == 1
     assert files.read_json(tmp_path / "shared/run.json")["program"]["processes"] == 2
@@ -118,13 +112,7 @@ def test_runs_side_by_side_take_gpus_of_their_own_as_long_as_they_last(monkeypat
         processes.take_gpus(device, count)
         seen.append(os.environ["CUDA_VISIBLE_DEVICES"])
     every = "40,41,42,43"
-    assert seen == [
-        "40,41",
-        "42",
-        every,
-        every,
-        "43",
-    ]  # third: two were not free
+    assert seen == ["40,41", "42", every, every, "43"]  # third: two were not free
     processes._held.pop(0).close()  # as the kernel does when a run ends
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", every)
     processes.take_gpus("cuda", 2)

@@ -1,6 +1,7 @@
 """The round: mechanism, sampling, divergence, and a run that resumes with the same bits."""
 
-import dataclasses
+import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pflpipe.learning.solvers import Solver
 from pflpipe.methods import base, registry
 from pflpipe.methods.base import Upload
 from pflpipe.methods.registry import NAMES
-from pflpipe.privacy import cohorts, mechanism
+from pflpipe.privacy import cohorts
 from pflpipe.simulation import evaluation, rounds, scores
 from pflpipe.simulation.states import States
 from simulations import (
@@ -21,6 +22,7 @@ from simulations import (
     assert_equal,
     hooked,
     open_plan,
+    params_after,
     plan,
     simulation,
     snapshot,
@@ -37,47 +39,45 @@ def flat(tree):
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 def test_a_resumed_run_ends_with_the_same_bits(method, rate):
     make = plan if registry.info(method).about.private else open_plan
-    world = simulation(method, plan=make(sample_rate=rate, rounds=4), dtype=torch.float32)
+    assert_resumes(simulation(method, plan=make(sample_rate=rate, rounds=4), dtype=torch.float32))
+
+
+def assert_resumes(world):
+    """Compare a whole run with those that go on after each of its rounds, and return its end."""
     snapshots = []
-    whole = rounds.run(
-        world, rounds.start(world), lambda progress: snapshots.append(snapshot(progress))
-    )
+    whole = rounds.run(world, rounds.start(world), lambda now: snapshots.append(snapshot(now)))
     for begun in snapshots[:-1]:
         resumed = rounds.run(world, begun)
         assert repr(resumed.rows) == repr(whole.rows)  # NaN is not equal to itself
         assert resumed.uploaded_bits == whole.uploaded_bits
-        for left, right in ((whole.params, resumed.params), (whole.states, resumed.states)):
-            assert all(torch.equal(left[name], right[name]) for name in left)
+        assert resumed.residuals == whole.residuals
+        assert_equal(whole.params, resumed.params, 0)
+        assert all(torch.equal(value, resumed.states[key]) for key, value in whole.states.items())
+    return whole
 
 
-def test_without_noise_and_clipping_a_round_is_the_mean_of_updates():
-    world = simulation("dp_fedavg", plan=plan(noise_multiplier=0.0, clip_norm=1e9, rounds=1))
+def trained_alone(world, begun, client):
+    """A client's model after its work of the first round, and its loss."""
+    batches = world.train.schedule(world.work(client, 0)["train"])
+    return world.task.minimize(begun.params, batches, world.task.loss)
+
+
+@pytest.mark.parametrize(
+    ("method", "rule", "weights"),
+    [
+        ("dp_fedavg", plan(noise_multiplier=0.0, clip_norm=1e9, rounds=1), (1, 1, 1, 1)),
+        ("fedavg", open_plan(rounds=1), SIZES),
+    ],
+    ids=["without noise and clipping the plain mean", "fedavg by examples"],
+)
+def test_a_round_is_the_weighted_mean_of_updates(method, rule, weights):
+    world = simulation(method, plan=rule)
     begun = rounds.start(world)
-    ends = []
-    for client in range(4):
-        batches = [simulation_batches(world, client)]
-        ends.append(world.task.minimize(begun.params, batches[0], world.task.loss)[0])
-    expected = {name: torch.stack([end[name] for end in ends]).mean(0) for name in begun.params}
-    done = rounds.run(world, begun)
-    for name in expected:
-        torch.testing.assert_close(done.params[name], expected[name], rtol=1e-12, atol=1e-14)
-
-
-def simulation_batches(world, client):
-    return world.train.schedule(world.work(client, 0)["train"])
-
-
-def test_fedavg_weights_clients_by_their_examples():
-    world = simulation("fedavg", plan=open_plan(rounds=1))
-    begun = rounds.start(world)
-    ends = [
-        world.task.minimize(begun.params, simulation_batches(world, i), world.task.loss)[0]
-        for i in range(4)
-    ]
-    sizes = [len(rows) for rows in world.split.train]
+    ends = [trained_alone(world, begun, client)[0] for client in range(4)]
     done = rounds.run(world, begun)
     for name in done.params:
-        expected = sum(size / sum(sizes) * end[name] for size, end in zip(sizes, ends, strict=True))
+        weighted = (weight * end[name] for weight, end in zip(weights, ends, strict=True))
+        expected = sum(weighted) / sum(weights)
         torch.testing.assert_close(done.params[name], expected, rtol=1e-12, atol=1e-14)
 
 
@@ -95,35 +95,22 @@ def test_the_noise_of_a_round_has_the_std_of_the_plan():
 def test_rounds_released_are_the_rounds_accounted():
     world = simulation("dp_fedavg", plan=plan(rounds=5))
     done, seen, _ = spied(world)
-    assert (
-        len(seen)
-        == world.plan.rounds
-        == len(done.rows)
-        == len(done.timing)
-        == done.round
-        == done.releases
-    )
+    counts = {len(seen), len(done.rows), len(done.timing), done.round, done.releases}
+    assert counts == {world.plan.rounds}
 
 
-@pytest.mark.parametrize(
-    ("method", "part"),
-    [
-        ("fedper", "head.weight"),
-        ("fedper", "head.bias"),
-        ("fedbn", "norm1.weight"),
-        ("fedbn", "stage1.block2.norm1.bias"),
-        ("lg_fedavg", "fc1.bias"),
-    ],
-)
+KEPT = [("fedper", "head.weight"), ("fedper", "head.bias"), ("lg_fedavg", "fc1.bias")]
+KEPT += [("fedbn", "norm1.weight"), ("fedbn", "stage1.block2.norm1.bias")]
+
+
+@pytest.mark.parametrize(("method", "part"), KEPT)
 def test_a_method_that_sends_a_part_it_promises_to_keep_stops_the_run(method, part):
-    network = cells.Model("resnet20") if method == "fedbn" else None
-    world = simulation(
-        method, model=network, shape=(8, 8, 3) if network else (5,), dtype=torch.float32
-    )
+    images = {"model": cells.Model("resnet20"), "shape": (8, 8, 3)}
+    world = simulation(method, dtype=torch.float32, **images if method == "fedbn" else {})
 
     def leaking(params, server, state, batches, task):
         upload, state = world.method.local_update(params, server, state, batches, task)
-        return dataclasses.replace(upload, update=upload.update | {part: state[part]}), state
+        return replace(upload, update=upload.update | {part: state[part]}), state
 
     spoiled = hooked(world, local_update=leaking)
     with pytest.raises(PrivacyError, match=part):
@@ -145,26 +132,17 @@ def test_an_empty_cohort_releases_noise_and_nobody_changes():
 
 def test_clients_that_are_not_drawn_keep_their_state():
     world = simulation("feddpa", plan=plan(sample_rate=0.5, rounds=1), seed=3)
-    begun = rounds.start(world)
     drawn = cohorts.sample_clients(seeds.release_rng(world.key, "sample", 0), world.plan)
     assert 0 < drawn.sum() < 4
-    before = {name: value.clone() for name, value in begun.states.items()}
-    done = rounds.run(world, begun)
-    for name, value in done.states.items():
-        changed = (value != before[name]).reshape(4, -1).any(1).numpy()
-        assert not changed[~drawn].any()
-    assert (
-        (done.states["head.weight"] != before["head.weight"]).reshape(4, -1).any(1).numpy() == drawn
-    ).all()
+    _, _, ((_, before), (_, after)) = spied(world)
+    changed = {n: (v != before[n]).reshape(4, -1).any(1).numpy() for n, v in after.items()}
+    assert not any(some[~drawn].any() for some in changed.values())
+    assert (changed["head.weight"] == drawn).all()
 
 
-@pytest.mark.parametrize("private", [True, False])
-def test_a_diverged_run_is_recorded_and_goes_on(private):
-    world = simulation(
-        "dp_fedavg" if private else "fedavg",
-        plan=(plan if private else open_plan)(rounds=4),
-        lr=1e200,
-    )
+@pytest.mark.parametrize(("method", "make"), [("dp_fedavg", plan), ("fedavg", open_plan)])
+def test_a_diverged_run_is_recorded_and_goes_on(method, make):
+    world = simulation(method, plan=make(rounds=4), lr=1e200)
     done = rounds.run(world, rounds.start(world))
     assert done.diverged_round == 1
     assert len(done.rows) == 4
@@ -173,34 +151,25 @@ def test_a_diverged_run_is_recorded_and_goes_on(private):
 
 
 def test_the_server_step_is_given_the_noisy_sum_and_nothing_else_of_a_client():
-    world = simulation("feddpa")
-    seen, sums = [], []
-
-    def release(*args, **options):
-        outcome = mechanism.release(*args, **options)
-        sums.append(outcome.sum)
-        return outcome
+    world, heard = simulation("feddpa"), []
 
     def aggregate(params, released, server, task):
-        seen.append((released, server))
+        heard.append((released, server))
         return base.add_released(params, released, server, task)
 
-    heard = hooked(dataclasses.replace(world, release=release), aggregate=aggregate)
-    rounds.run(heard, rounds.start(heard))
-    assert len(seen) == 3
-    for (released, server), noisy_sum in zip(seen, sums, strict=True):
-        assert released is noisy_sum
+    _, seen, _ = spied(hooked(world, aggregate=aggregate))
+    assert len(heard) == 3
+    for (released, server), (_, _, outcome) in zip(heard, seen, strict=True):
+        assert released is outcome.sum
         assert not server
         assert all(value.shape == world.network.shapes[name] for name, value in released.items())
 
 
 def test_a_private_extra_without_a_departure_is_refused():
-    world = simulation("dp_fedavg")
-
     def leaking(params, server, state, batches, task):
         return Upload(update=params, extras={"size": batches.n}, loss=batches.n * 0.0), state
 
-    leaky = hooked(world, local_update=leaking)
+    leaky = hooked(simulation("dp_fedavg"), local_update=leaking)
     with pytest.raises(PrivacyError, match="size"):
         rounds.run(leaky, rounds.start(leaky))
 
@@ -215,12 +184,9 @@ def test_diagnostics_tell_norms_before_clipping_and_the_signal_to_noise_ratio():
 
 
 def test_different_seeds_differ_and_equal_seeds_agree():
-    runs = [
-        rounds.run(world, rounds.start(world))
-        for world in (simulation("dp_fedavg", seed=s) for s in (0, 0, 1))
-    ]
-    assert torch.equal(flat(runs[0].params), flat(runs[1].params))
-    assert not torch.equal(flat(runs[0].params), flat(runs[2].params))
+    ends = [flat(params_after(simulation("dp_fedavg", seed=seed))) for seed in (0, 0, 1)]
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
 
 
 def test_no_random_stream_is_used_twice_in_a_run(monkeypatch):
@@ -248,15 +214,13 @@ def test_drawn_clients_work_on_their_own_state():
 
     def local_update(params, server, state, batches, task):
         met.append((int(state["client"]), int(batches.n)))
-        return Upload(
-            update=trees.sub(params, params), extras={"size": batches.n}, loss=batches.n * 0.0
-        ), state
+        upload = Upload(trees.sub(params, params), {"size": batches.n}, batches.n * 0.0)
+        return upload, state
 
     noting = hooked(world, local_update=local_update)
     begun = rounds.start(noting)
-    begun.states = States({"client": torch.tensor(0)}, 4).replaced(
-        range(4), {"client": torch.arange(4)}
-    )
+    numbered = {"client": torch.arange(4)}
+    begun.states = States({"client": torch.tensor(0)}, 4).replaced(range(4), numbered)
     done = rounds.run(noting, begun)
     assert {client for client, _ in met} == {0, 1, 2, 3}
     assert len(met) < 4 * 8
@@ -273,15 +237,10 @@ def test_a_loss_an_upload_or_a_model_that_is_not_finite_is_a_divergence_and_the_
 
     def local_update(params, server, state, batches, task):
         upload, state = method.local_update(params, server, state, batches, task)
-        update = {
-            name: value * torch.nan if broken == "upload" else value
-            for name, value in upload.update.items()
-        }
-        return Upload(
-            update,
-            {},
-            upload.loss * torch.nan if broken == "loss" else torch.zeros_like(upload.loss),
-        ), state
+        of_update = torch.nan if broken == "upload" else 1.0
+        update = {name: value * of_update for name, value in upload.update.items()}
+        loss = torch.zeros_like(upload.loss)
+        return Upload(update, {}, loss * torch.nan if broken == "loss" else loss), state
 
     def aggregate(params, released, server, task):
         if broken == "model":
@@ -307,22 +266,16 @@ def test_a_state_that_is_not_finite_is_a_divergence():
 def test_the_loss_of_a_round_is_the_mean_over_drawn_clients_with_examples():
     world = simulation("dp_fedavg", sizes=(5, 0, 3), plan=plan(3, rounds=1))
     begun = rounds.start(world)
-    losses = [
-        world.task.minimize(begun.params, simulation_batches(world, i), world.task.loss)[1]
-        for i in (0, 2)
-    ]
-    assert rounds.run(world, begun).rows[0]["loss"] == pytest.approx(
-        torch.stack(losses).mean().item()
-    )
+    losses = [trained_alone(world, begun, client)[1].item() for client in (0, 2)]
+    assert rounds.run(world, begun).rows[0]["loss"] == pytest.approx(sum(losses) / 2)
 
 
 def test_the_training_block_of_a_cell_reaches_the_local_solver():
     settings = {"optimizer": "sgd", "lr": 0.2, "momentum": 0.9, "weight_decay": 0.01}
     world = simulation("dp_fedavg", local_epochs=3, **settings)
     assert world.task.solver == Solver(**settings)
-    assert [world.work(client, 0)["train"].count.sum() for client in range(4)] == [
-        3 * size for size in SIZES
-    ]
+    counts = [world.work(client, 0)["train"].count.sum() for client in range(4)]
+    assert counts == [3 * size for size in SIZES]
 
 
 def test_the_learning_rate_falls_by_its_factor_from_round_to_round():
@@ -342,64 +295,38 @@ def test_personal_models_are_trained_at_the_learning_rate_of_the_round_after_the
         seen.append(task.solver.lr)
         return params
 
-    spying = dataclasses.replace(world.method, personalize=personalize)
-    world = dataclasses.replace(world, method=spying)
+    world = hooked(world, personalize=personalize)
     evaluation.accuracies(world, rounds.run(world, rounds.start(world)))
     assert seen == [0.2 * 0.5**3] * 4
 
 
 def test_under_public_sampling_the_cohort_is_that_of_the_round_whatever_the_seed():
-    seen = []
+    rule = plan(sample_rate=0.5, rounds=6)
+    public = [cohorts.public_cohort(round, rule).tolist() for round in range(6)]
+    assert len({tuple(cohort) for cohort in public}) > 1
     for seed in (0, 1):
-        world = simulation(
-            "feddpa",
-            plan=plan(sample_rate=0.5, rounds=6),
-            departures=("public_sampling",),
-            seed=seed,
-        )
-        progress, drawn = rounds.start(world), []
-        while progress.round < 6:
-            before = progress.states
-            rounds.one_round(world, progress)
-            changed = [
-                bool((new != old).any())
-                for new, old in zip(
-                    progress.states["fc1.weight"], before["fc1.weight"], strict=True
-                )
-            ]
-            drawn.append(changed)
-        assert drawn == [cohorts.public_cohort(round, world.plan).tolist() for round in range(6)]
-        assert [row["participants"] for row in progress.rows] == [2] * 6
-        seen.append(drawn)
-    assert seen[0] == seen[1]
-    assert len({tuple(cohort) for cohort in seen[0]}) > 1
-
-
-def scaled(world, scale):
-    return hooked(world, scale=scale)
+        world = simulation("feddpa", plan=rule, departures=("public_sampling",), seed=seed)
+        done, _, ends = spied(world)
+        drawn = []
+        for (_, before), (_, after) in itertools.pairwise(ends):
+            moved = after["fc1.weight"] != before["fc1.weight"]
+            drawn.append(moved.flatten(1).any(1).tolist())
+        assert drawn == public
+        assert [row["participants"] for row in done.rows] == [2] * 6
 
 
 def test_a_methods_scale_is_the_mechanisms_and_asked_for_once_a_round_with_released_values():
-    asked, given = [], []
+    asked = []
 
     def scale(params, server, task):
         asked.append(params)
-        return {
-            "fc1.weight": 1 + params["fc1.weight"].abs(),
-            "head.bias": torch.tensor([0.0, 1.0, 2.0]),
-        }
+        bias = torch.tensor([0.0, 1.0, 2.0])
+        return {"fc1.weight": 1 + params["fc1.weight"].abs(), "head.bias": bias}
 
-    def release(*args):
-        given.append(args[4])
-        return mechanism.release(*args)
-
-    world = dataclasses.replace(scaled(simulation("dp_fedavg"), scale), release=release)
-    begun = rounds.start(world)
-    models = [begun.params]
-    rounds.run(world, begun, lambda progress: models.append(progress.params))
-    assert len(asked) == len(given) == 3
-    for params, model, tree in zip(asked, models, given, strict=False):
-        assert all(torch.equal(params[name], model[name]) for name in model)
+    _, seen, ends = spied(hooked(simulation("dp_fedavg"), scale=scale))
+    assert len(asked) == 3
+    for params, (model, _), (_, tree, _) in zip(asked, ends[:3], seen, strict=True):
+        assert_equal(params, model, 0)
         assert torch.equal(tree["fc1.weight"], 1 + model["fc1.weight"].abs())
 
 
@@ -410,14 +337,10 @@ def test_a_coordinate_of_scale_zero_is_neither_sent_nor_noised_and_does_not_move
         "head.bias": torch.tensor([True, False, True]),
     }
 
-    def scale(params, server, task):
-        return {name: mask.to(params[name]) for name, mask in keep.items()} | {
-            "fc1.bias": params["fc1.bias"].new_zeros(())
-        }
-
-    world = scaled(
-        simulation("dp_fedavg", plan=plan(noise_multiplier=5.0, sample_rate=rate, rounds=5)), scale
-    )
+    scale = {name: mask.double() for name, mask in keep.items()}
+    scale["fc1.bias"] = torch.zeros((), dtype=torch.float64)
+    rule = plan(noise_multiplier=5.0, sample_rate=rate, rounds=5)
+    world = hooked(simulation("dp_fedavg", plan=rule), scale=lambda *given: scale)
     begun = rounds.start(world)
     before = begun.params
     done = rounds.run(world, begun)
@@ -433,16 +356,14 @@ def test_a_coordinate_of_scale_zero_is_neither_sent_nor_noised_and_does_not_move
 def test_the_noise_of_a_round_follows_the_scale():
     loud = plan(noise_multiplier=50.0, clip_norm=0.2, rounds=200)
     world = simulation("dp_fedavg", plan=loud, **NOTHING_LEARNED)
-    world = scaled(
-        world, lambda params, server, task: {"fc1.weight": params["fc1.weight"].new_full((5,), 3.0)}
-    )
+    scale = {"fc1.weight": torch.full((5,), 3.0, dtype=torch.float64)}
+    world = hooked(world, scale=lambda *given: scale)
     steps = []
     rounds.run(world, rounds.start(world), lambda progress: steps.append(progress.params))
     claimed = 0.2 * 50.0 / 4
     for name, factor in (("fc1.weight", 3.0), ("head.weight", 1.0)):
-        noise = torch.stack([step[name] for step in steps]).diff(
-            dim=0
-        )  # lr 0: every upload is zero, what moves is noise
+        # The learning rate is 0, so every upload is zero: what moves is noise.
+        noise = torch.stack([step[name] for step in steps]).diff(dim=0)
         assert abs(noise.std().item() / (factor * claimed) - 1) < 5 / np.sqrt(2 * noise.numel())
 
 
@@ -461,24 +382,19 @@ def listening(departures, **changes):
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_clients_absorb_their_own_noised_messages(backend):
-    world = listening(
-        ("noise_per_participant",), plan=plan(sample_rate=0.25, rounds=12), backend=backend
-    )
+    rule = plan(sample_rate=0.25, rounds=12)
+    world = listening(("noise_per_participant",), plan=rule, backend=backend)
     done, seen, _ = spied(world)
-    expected = {
-        name: torch.zeros(4, *shape, dtype=torch.float64)
-        for name, shape in world.network.shapes.items()
-    }
+    shapes = world.network.shapes.items()
+    expected = {name: torch.zeros(4, *shape, dtype=torch.float64) for name, shape in shapes}
     for round, (_, _, released) in enumerate(seen):
-        drawn = cohorts.sample_clients(
-            seeds.release_rng(world.key, "sample", round), world.plan
-        ).nonzero()[0]
+        stream = seeds.release_rng(world.key, "sample", round)
+        drawn = cohorts.sample_clients(stream, rule).nonzero()[0]
         for name, sent in expected.items():
             if len(drawn):
                 sent[drawn] += released.messages[name]
-    assert {int(row["participants"]) for row in done.rows} > {
-        0
-    }  # a round without anybody changes no state
+    # A round without anybody changes no state.
+    assert {int(row["participants"]) for row in done.rows} > {0}
     for name, sent in expected.items():
         torch.testing.assert_close(done.states[f"sent.{name}"], sent, rtol=1e-12, atol=1e-15)
         assert sent.any()
@@ -492,15 +408,6 @@ def test_without_single_messages_there_is_nothing_to_absorb(departures):
 
 
 def test_a_run_with_messages_resumes_with_the_same_bits():
-    world = listening(
-        ("noise_per_participant", "public_sampling"), plan=plan(sample_rate=0.5, rounds=4)
-    )
-    snapshots = []
-    whole = rounds.run(
-        world, rounds.start(world), lambda progress: snapshots.append(snapshot(progress))
-    )
-    for begun in snapshots[:-1]:
-        resumed = rounds.run(world, begun)
-        assert resumed.uploaded_bits == whole.uploaded_bits == 4 * 32 * world.network.parameters
-        for left, right in ((whole.params, resumed.params), (whole.states, resumed.states)):
-            assert all(torch.equal(left[name], right[name]) for name in left)
+    departures = ("noise_per_participant", "public_sampling")
+    world = listening(departures, plan=plan(sample_rate=0.5, rounds=4))
+    assert assert_resumes(world).uploaded_bits == 4 * 32 * world.network.parameters

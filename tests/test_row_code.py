@@ -1,8 +1,8 @@
 """One list of the parts of a row. Claim, key, ids, checkpoint, record, table and what is published
 follow from it: a loss or a network of one's own is unreviewed, and other code is another run."""
 
-import dataclasses
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +19,18 @@ import tracked
 from pflpipe.cells import Cell, Model, Privacy, Training
 from pflpipe.code import dependencies, objects
 from pflpipe.code.dependencies import Dependency
-from pflpipe.data import datasets, partition, sources
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.json_records import load, to_json
 from pflpipe.methods import registry, row_code
 from pflpipe.methods.base import Method, Upload
 from pflpipe.pipeline import released
-from pflpipe.privacy.ledger import Planned
+from pflpipe.privacy import plan as plans
 from pflpipe.report import sentences, tables, tidy
 from pflpipe.simulation import runs
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
+from test_runs import inputs_of, make_place, simulated, train_here
 
 TABLES = tabled.table("test_row_code")
 
@@ -66,13 +66,14 @@ def federation(method: Any = "dp_fedavg", **changes: Any) -> Any:
 
 
 def with_loss(**changes: Any) -> Training:
-    return dataclasses.replace(TRAINING, loss="loss.py:own", **changes)
+    return replace(TRAINING, loss="loss.py:own", **changes)
 
 
-def cell_with(loss: str = "loss.py:own", model: Model | None = None) -> Cell:
-    base = fake_results.BASE
-    cell = dataclasses.replace(base, training=dataclasses.replace(base.training, loss=loss))
-    return row_code.with_digests(dataclasses.replace(cell, model=model or base.model))
+def cell_with(
+    loss: str = "loss.py:own", model: Model | None = None, base: Cell = fake_results.BASE
+) -> Cell:
+    training = replace(base.training, loss=loss)
+    return row_code.with_digests(replace(base, training=training, model=model or base.model))
 
 
 OWN = {"loss": {"training": with_loss()}, "network": {"model": Model("net.py:net")}}
@@ -117,16 +118,14 @@ def test_the_claim_of_a_cell_follows_from_every_part_that_touches_messages():
     assert cell_with("cross_entropy").claim == "certified"
     assert cell_with().claim == "unreviewed"
     assert cell_with("cross_entropy", Model("net.py:net")).claim == "unreviewed"
-    started = dataclasses.replace(
-        fake_results.BASE, model=Model("mlp", (4,), init="start.safetensors")
-    )
+    started = replace(fake_results.BASE, model=Model("mlp", (4,), init="start.safetensors"))
     assert started.claim == "certified", "numbers keep nothing for a later call"
 
 
 def test_the_list_of_a_cell_has_every_kind_and_says_whose_each_part_is():
     cell = cell_with()
-    training = dataclasses.replace(cell.training, augment=("flip",))
-    cell = dataclasses.replace(cell, training=training)
+    training = replace(cell.training, augment=("flip",))
+    cell = replace(cell, training=training)
     Path("score.py").write_text(METRIC)
     data = Dependency.of("data", "my.py:load", "0" * 64)
     found = row_code.of_cell(cell, [data], ["accuracy", "score.py:mine"])
@@ -188,52 +187,34 @@ def test_a_network_that_reads_its_start_from_another_file_has_noise_of_its_own()
 
 
 @pytest.fixture
-def ready() -> tuple[Cell, runs.Inputs]:
-    """A cell with its own loss and the files of its run."""
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(40, 3)).astype(np.float32)
-    np.savez("rows.npz", train_images=x, train_labels=np.arange(40) % 2, classes=2)
-    sources.prepare("rows", Path("rows.npz"), Path(), Path("data.npz"))
-    base = fake_results.BASE
-    dealt = dataclasses.replace(base.partition, kind="iid", alpha=None, clients=4)
-    changes = {"partition": dealt, "model": Model("linear"), "training": with_loss()}
-    cell = row_code.with_digests(dataclasses.replace(base, dataset="rows", **changes))
-    arrays = datasets.load_arrays(Path("data.npz"))
-    partition.make(arrays, cell.partition, cell.seed).save(Path("split.npz"))
-    write_json(Path("plan.json"), to_json(plan_of(cell)))
-    return cell, runs.Inputs(Path("plan.json"), Path("split.npz"), Path("data.npz"))
+def cell() -> Cell:
+    """A cell with its own loss, whose run has its files here."""
+    return cell_with(base=make_place(Path(), "dp_fedavg"))
 
 
-def train(cell: Cell, inputs: runs.Inputs, out: str) -> Path:
-    computed = {"device": "cpu", "backend": "loop", "checkpoint_seconds": 0.0}
-    runs.train(cell, inputs, Path(out), Path("checkpoints"), **computed)
-    return Path(out)
-
-
-def test_a_run_records_the_code_it_was_trained_with_and_its_checkpoint_depends_on_it(ready):
-    cell, inputs = ready
-    record = load(runs.Record, train(cell, inputs, "out") / "run.json")
+def test_a_run_records_the_code_it_was_trained_with_and_its_checkpoint_depends_on_it(cell):
+    train_here(Path(), cell)
+    record = load(runs.Record, Path("run/run.json"))
     assert record.dependencies == cell.outside
     assert record.dependencies[0].sha256 == cell.digests["loss"]
-    simulation = runs.simulate(cell, inputs, device="cpu", backend="loop")
-    other = (dataclasses.replace(simulation.code[0], sha256="0" * 64),)
-    changed = dataclasses.replace(simulation, code=other)
+    simulation = simulated(Path(), cell)
+    other = (replace(simulation.code[0], sha256="0" * 64),)
+    changed = replace(simulation, code=other)
+    inputs = inputs_of(Path())
     found = [runs._fingerprint(cell, inputs, one, "") for one in (simulation, changed)]
     assert found[0] != found[1]
 
 
-def test_a_job_whose_loss_was_edited_after_it_was_planned_ends_in_one_line(ready):
-    cell, inputs = ready
+def test_a_job_whose_loss_was_edited_after_it_was_planned_ends_in_one_line(cell):
     write_loss(factor=2.0)
     with pytest.raises(ConfigError, match=r"code of loss loss\.py:own; got 'other code") as caught:
-        train(cell, inputs, "out")
+        train_here(Path(), cell)
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_that_was_trained_with_other_code_is_no_run_of_a_cell(ready):
-    cell, inputs = ready
-    out = train(cell, inputs, "out")
-    plan = load(Planned, Path("plan.json")).plan
+def test_a_run_that_was_trained_with_other_code_is_no_run_of_a_cell(cell):
+    train_here(Path(), cell)
+    out, plan = Path("run"), plans.read(Path("plan.json"))
     assert tidy.record_of(out, plan, cell).dependencies == cell.outside
     record = read_json(out / "run.json")
     for code in ([], [record["code"][0] | {"sha256": "0" * 64}]):
@@ -277,30 +258,33 @@ FACTOR = 1.0
 
 
 def test_the_code_of_hooks_and_what_they_name_is_in_the_key(monkeypatch):
-    keys = [federation(Method(local_update), secret="one").key]
-    monkeypatch.setattr(f"{__name__}.FACTOR", 0.5)
-    keys.append(federation(Method(local_update), secret="one").key)
-    monkeypatch.setattr(f"{__name__}.FACTOR", 1.0)
-    assert federation(Method(local_update), secret="one").key == keys[0] != keys[1]
+    keys = []
+    for factor in (1.0, 0.5, 1.0):
+        monkeypatch.setattr(f"{__name__}.FACTOR", factor)
+        keys.append(federation(Method(local_update), secret="one").key)
+    assert keys[0] == keys[2] != keys[1]
 
 
 def closure(factor: float) -> Method:
-    def local_update(params, server, state, batches, task):
-        after, loss = task.minimize(params, batches.train, task.loss)
-        return Upload({name: factor * (after[name] - params[name]) for name in params}, loss), state
+    def scaled(*given):
+        upload, state = local_update(*given)
+        return replace(upload, update={n: factor * v for n, v in upload.update.items()}), state
 
-    return Method(local_update)
+    return Method(scaled)
 
 
 def test_what_cannot_be_known_needs_a_name_which_stands_for_one_object():
+    def key(factor: float, **name: str) -> str:
+        return federation(closure(factor), secret="one", **name).key
+
     with pytest.raises(ConfigError, match="method_name is missing; expected a name"):
-        federation(closure(1.0), secret="one")
+        key(1.0)
     federation(closure(1.0))
-    first = federation(closure(1.0), secret="one", method_name="closure").key
-    assert federation(closure(1.0), secret="one", method_name="closure").key == first
+    first = key(1.0, method_name="closure")
+    assert key(1.0, method_name="closure") == first
     with pytest.raises(ConfigError, match="method_name; got \"'closure', which stands for other"):
-        federation(closure(0.5), secret="one", method_name="closure")
-    assert federation(closure(0.5), secret="one", method_name="half").key != first
+        key(0.5, method_name="closure")
+    assert key(0.5, method_name="half") != first
 
 
 def test_a_function_of_the_package_that_keeps_a_setting_is_no_name_alone():
@@ -342,11 +326,9 @@ def study() -> Study:
     rows = []
     for row in made.rows:
         if row.cell.method == "feddpa":
-            training = dataclasses.replace(row.cell.training, loss="loss.py:own")
-            own = row_code.with_digests(dataclasses.replace(row.cell, training=training))
-            row = dataclasses.replace(row, cell=own, variant="own loss")
+            row = replace(row, cell=cell_with(base=row.cell), variant="own loss")
         rows.append(row)
-    return dataclasses.replace(made, rows=tuple(rows))
+    return replace(made, rows=tuple(rows))
 
 
 def test_a_row_with_a_loss_from_outside_is_unreviewed_wherever_it_is_shown(study, folder):
@@ -375,19 +357,17 @@ def test_a_row_with_a_loss_from_outside_is_unreviewed_wherever_it_is_shown(study
 def test_code_that_touches_only_rows_or_scores_is_named_and_keeps_the_claim(folder):
     made = fake_results.study(methods=("local_only", "dp_fedavg"))
     Path("score.py").write_text(METRIC)
-    metric = dataclasses.replace(made.metric, source="score.py:mine")
-    study = dataclasses.replace(made, metrics=dict(made.metrics) | {"mine": metric})
+    metric = replace(made.metric, source="score.py:mine")
+    study = replace(made, metrics=dict(made.metrics) | {"mine": metric})
     results = fake_results.write(made, folder / "tree")
     loader = to_json(Dependency.of("data", "my.py:load", "0" * 64))
     for row in study.rows:
         file = results / "runs" / row.run / "run.json"
         write_json(file, read_json(file) | {"code": [loader]})
-    (scores,) = {results / "scores/tiny/dp_fedavg.csv"}
     for scores in (results / "scores/tiny").glob("*.csv"):
-        table = pd.read_csv(scores)
-        for column in ("personal_own", "global_own", "personal_new", "global_new"):
-            table[f"mine_{column}"] = 1.0
-        table.to_csv(scores, index=False)
+        columns = ("personal_own", "global_own", "personal_new", "global_new")
+        mine = {f"mine_{column}": 1.0 for column in columns}
+        pd.read_csv(scores).assign(**mine).to_csv(scores, index=False)
     frame = tidy.tidy(study, results)
     assert set(frame["unreviewed_code"]) == {"data my.py:load, metric score.py:mine"}
     assert set(frame["claim"]) == {"none", "certified"}

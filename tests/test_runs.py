@@ -2,7 +2,6 @@
 not taken for its own."""
 
 import csv
-import dataclasses
 import math
 import multiprocessing
 import os
@@ -12,7 +11,9 @@ import shutil
 import signal
 import sys
 import types
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,9 +25,12 @@ from pflpipe.data import datasets, partition
 from pflpipe.errors import DataError
 from pflpipe.learning.metrics import CURVES
 from pflpipe.methods import registry
+from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import numpy_rng
 from pflpipe.simulation import checkout, evaluation, rounds, runs
 from pflpipe.simulation.clients import Examples
+from pflpipe.simulation.simulation import Simulation
+from simulations import assert_equal
 
 ROUNDS = 8
 ADAPTIVE = {"quantile": 0.5, "lr": 0.2, "bit_noise": 1.0}
@@ -34,36 +38,47 @@ SERVER = cells.Server("adam", lr=0.05)
 
 
 def make_place(place: Path, method: str = "feddpa", **changes) -> cells.Cell:
-    """Lay out the inputs of a small run on the digits."""
-    about = registry.info(method).about
-    division = cells.Partition("dirichlet", 6, alpha=0.5, min_size=2)
+    """Lay out the inputs of a small run on the digits; ``changes`` are of its plan."""
     cell = cells.Cell(
         "digits",
-        division,
+        cells.Partition("dirichlet", 6, alpha=0.5, min_size=2),
         cells.Model("mlp", (8,)),
         cells.Training(ROUNDS, 1, 16, "sgd", 0.1, sample_rate=0.7),
         cells.Privacy("gaussian", None, 1.0, 1e-3, 0.5),
         method,
         registry.check_hyperparameters(method, {}),
-        departures=about.departures,
+        departures=registry.info(method).about.departures,
     )
     datasets.prepare("digits", None, place, place / "digits.npz")
-    partition.make(datasets.load_arrays(place / "digits.npz"), division, 0).save(
-        place / "partition.npz"
-    )
-    plan = {
-        "mechanism": "gaussian",
-        "norm": 2,
-        "clip_norm": 0.5,
-        "noise_multiplier": 1.0,
-        "sample_rate": 0.7,
-    }
-    plan |= {"rounds": ROUNDS, "delta": 1e-3, "clients": 6, "adaptive": None}
-    plan |= {"groups": 1, "band": 1, "buffers": None, "noise": "reproducible"}
-    plan |= {"bits": 0, "dropout": 0.0}
+    divide(place, cell.partition)
+    plan = asdict(Plan("gaussian", 2, 0.5, 1.0, 0.7, ROUNDS, 1e-3, 6))
     files.write_json(place / "plan.json", {"plan": plan | changes})
     files.write_json(place / "cell.json", cell.to_dict())
     return cell
+
+
+def divide(place: Path, wish: cells.Partition, seed: int = 0) -> None:
+    """Lay out another partition of the digits."""
+    arrays = datasets.load_arrays(place / "digits.npz")
+    partition.make(arrays, wish, seed).save(place / "partition.npz")
+
+
+def simulated(place: Path, cell: cells.Cell, backend: str = "loop") -> Simulation:
+    return runs.simulate(cell, inputs_of(place), device="cpu", backend=backend)
+
+
+def state_of(place: Path) -> dict[str, Any]:
+    """What a run has left."""
+    return torch.load(place / "run/state.pt", weights_only=True)
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with open(file, encoding="utf-8") as opened:
+        return list(csv.DictReader(opened))
+
+
+def with_training(cell: cells.Cell, **changes: Any) -> cells.Cell:
+    return replace(cell, training=replace(cell.training, **changes))
 
 
 def inputs_of(place: Path) -> runs.Inputs:
@@ -107,35 +122,29 @@ def train_there(place: Path, cell: cells.Cell, kill_after: int = 0) -> int | Non
 def test_kill_9_at_random_rounds_ends_with_the_same_bytes_and_bits(tmp_path):
     cell = make_place(tmp_path / "whole", adaptive=ADAPTIVE)
     make_place(tmp_path / "killed", adaptive=ADAPTIVE)
-    cell = dataclasses.replace(cell, server=SERVER)
+    cell = replace(cell, server=SERVER)
     assert train_there(tmp_path / "whole", cell) == 0
     for kill_after in sorted(random.Random(0).sample(range(2, ROUNDS + 1), 3)):
         assert train_there(tmp_path / "killed", cell, kill_after) == -signal.SIGKILL
         assert not (tmp_path / "killed/run").exists()
-    (tmp_path / f"killed/checkpoints/.{registry.run_id(cell)}.half.pt").write_bytes(
-        b"killed while writing"
-    )
+    half = tmp_path / f"killed/checkpoints/.{registry.run_id(cell)}.half.pt"
+    half.write_bytes(b"killed while writing")
     assert train_there(tmp_path / "killed", cell) == 0
-    assert (tmp_path / "killed/stderr").read_text(encoding="utf-8").count(
-        "resuming after round"
-    ) == 3
+    told = (tmp_path / "killed/stderr").read_text(encoding="utf-8")
+    assert told.count("resuming after round") == 3
     whole, killed = (tmp_path / name / "run" for name in ("whole", "killed"))
-    assert (whole / "rounds.csv").read_bytes() == (killed / "rounds.csv").read_bytes()
-    assert (whole / "run.json").read_bytes() == (killed / "run.json").read_bytes()
-    left, right = (torch.load(folder / "state.pt", weights_only=True) for folder in (whole, killed))
+    for file in ("rounds.csv", "run.json", "states.bin"):
+        assert (whole / file).read_bytes() == (killed / file).read_bytes() != b""
+    left, right = state_of(tmp_path / "whole"), state_of(tmp_path / "killed")
     assert left.keys() == right.keys() == {"params", "server", "bound", "states"}
     assert left["bound"] == right["bound"] != 0.5
     assert any(name.startswith("second.") for name in left["server"])
-    for tree in (
-        lambda saved: saved["params"],
-        lambda saved: saved["server"],
-        lambda saved: saved["states"]["initial"],
-    ):
-        assert all(torch.equal(value, tree(right)[name]) for name, value in tree(left).items())
+    assert_equal(left["params"], right["params"], 0)
+    assert_equal(left["server"], right["server"], 0)
+    assert_equal(left["states"]["initial"], right["states"]["initial"], 0)
     assert left["states"]["trained"].tolist() == right["states"]["trained"].tolist()
-    assert (whole / "states.bin").read_bytes() == (killed / "states.bin").read_bytes() != b""
-    with open(killed / "timing.csv", encoding="utf-8") as file:
-        assert [row["round"] for row in csv.DictReader(file)] == [str(r + 1) for r in range(ROUNDS)]
+    told_rounds = [row["round"] for row in rows_of(killed / "timing.csv")]
+    assert told_rounds == [str(r + 1) for r in range(ROUNDS)]
     assert not list((tmp_path / "killed/checkpoints").glob("*"))
 
 
@@ -151,17 +160,13 @@ def test_a_killed_run_of_correlated_noise_ends_with_the_same_bits(tmp_path, aske
     places = tmp_path / "whole", tmp_path / "killed"
     for place in places:
         cell = make_place(place, "dp_fedavg", sample_rate=1.0, groups=2, **planned)
-    training = dataclasses.replace(cell.training, sample_rate=1.0, groups=2)
-    privacy = dataclasses.replace(cell.privacy, **asked)
-    cell = dataclasses.replace(cell, training=training, privacy=privacy)
+    cell = replace(cell, privacy=replace(cell.privacy, **asked))
+    cell = with_training(cell, sample_rate=1.0, groups=2)
     assert train_there(places[0], cell) == 0
     assert train_there(places[1], cell, 5) == -signal.SIGKILL
     assert train_there(places[1], cell) == 0
     assert "resuming after round" in (places[1] / "stderr").read_text(encoding="utf-8")
-    whole, killed = (
-        torch.load(place / "run/state.pt", weights_only=True)["params"] for place in places
-    )
-    assert all(torch.equal(value, killed[name]) for name, value in whole.items())
+    assert_equal(*(state_of(place)["params"] for place in places), 0)
     records = [files.read_json(place / "run/run.json") for place in places]
     assert records[0] == records[1]
     assert records[1]["diagnostics"]["residuals"]["mismatches"] == 0
@@ -177,12 +182,17 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, cells.Cell]:
     return place, cell
 
 
+@pytest.fixture
+def resumable(killed: tuple[Path, cells.Cell], tmp_path: Path) -> cells.Cell:
+    """The cell of a run that was killed, of which this test has a copy."""
+    shutil.copytree(killed[0], tmp_path, dirs_exist_ok=True)
+    return killed[1]
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("damage", ["other plan", "truncated", "states lost", "other program"])
-def test_a_checkpoint_of_another_run_is_not_used(killed, tmp_path, damage, capsys):
-    place, cell = killed
-    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "checkpoints" / f"{registry.run_id(cell)}.pt"
+def test_a_checkpoint_of_another_run_is_not_used(resumable, tmp_path, damage, capsys):
+    path = tmp_path / "checkpoints" / f"{registry.run_id(resumable)}.pt"
     if damage == "other plan":
         make_place(tmp_path, noise_multiplier=2.0)
     elif damage == "truncated":
@@ -190,7 +200,7 @@ def test_a_checkpoint_of_another_run_is_not_used(killed, tmp_path, damage, capsy
     elif damage == "states lost":
         path.with_suffix(".states").write_bytes(b"")
     code = "another" if damage == "other program" else "this"
-    train_here(tmp_path, cell, code=code)
+    train_here(tmp_path, resumable, code=code)
     told = capsys.readouterr().err
     assert "starting from round 1" in told
     assert "resuming" not in told
@@ -199,9 +209,9 @@ def test_a_checkpoint_of_another_run_is_not_used(killed, tmp_path, damage, capsy
 
 @pytest.mark.slow
 def test_a_checkpoint_keeps_its_states_however_many_rounds_follow_it(tmp_path):
-    cell = make_place(tmp_path)
-    simulation = runs.simulate(cell, inputs_of(tmp_path), device="cpu", backend="loop")
-    checkpoint = runs.Checkpoint(tmp_path / "x.pt", tmp_path / "x.states", "of this run", 0)
+    simulation = simulated(tmp_path, make_place(tmp_path))
+    made = tmp_path / "x.pt", tmp_path / "x.states", "of this run", 0
+    checkpoint = runs.Checkpoint(*made)
     progress = rounds.start(simulation, checkpoint.states)
     for _ in range(3):
         rounds.one_round(simulation, progress)
@@ -209,52 +219,46 @@ def test_a_checkpoint_keeps_its_states_however_many_rounds_follow_it(tmp_path):
     noted = {name: value.clone() for name, value in progress.states.items()}
     for _ in range(4):
         rounds.one_round(simulation, progress)
-    found = runs.Checkpoint(tmp_path / "x.pt", tmp_path / "x.states", "of this run", 0).load(
-        simulation
-    )
+    found = runs.Checkpoint(*made).load(simulation)
     assert found.round == 3
     assert all(torch.equal(found.states[name], value) for name, value in noted.items())
     assert not all(torch.equal(progress.states[name], value) for name, value in noted.items())
 
 
-@pytest.mark.parametrize(
-    "part", ["cell", "plan", "backend", "partition", "examples", "labels", "program"]
-)
-def test_the_fingerprint_covers_everything_that_decides_the_bits(tmp_path, part):
-    cell = make_place(tmp_path)
-    simulation = runs.simulate(cell, inputs_of(tmp_path), device="cpu", backend="loop")
-    code = "this program"
-    before = runs._fingerprint(cell, inputs_of(tmp_path), simulation, code)
-    assert before == runs._fingerprint(cell, inputs_of(tmp_path), simulation, code)
-    x, y = simulation.train.x.clone(), simulation.train.y.clone()
-    if part == "cell":
-        cell = dataclasses.replace(cell, seed=1)
-    elif part == "plan":
-        plan = dataclasses.replace(simulation.plan, noise_multiplier=2.0)
-        simulation = dataclasses.replace(simulation, plan=plan)
-    elif part == "backend":
-        simulation = dataclasses.replace(simulation, backend="vmap")
-    elif part == "partition":
-        partition.make(datasets.load_arrays(tmp_path / "digits.npz"), cell.partition, 1).save(
-            tmp_path / "partition.npz"
-        )
-    elif part == "program":
-        code = "another program"
-    else:
-        (x if part == "examples" else y)[-1] += 1
-        simulation = dataclasses.replace(simulation, train=Examples(x, y))
-    assert runs._fingerprint(cell, inputs_of(tmp_path), simulation, code) != before
+def test_the_fingerprint_covers_everything_that_decides_the_bits(tmp_path):
+    cell, inputs = make_place(tmp_path), inputs_of(tmp_path)
+    world = simulated(tmp_path, cell)
+
+    def of(cell=cell, code="this program", **changes):
+        return runs._fingerprint(cell, inputs, replace(world, **changes), code)
+
+    before = of()
+    assert before == of()
+    x, y = world.train.x.clone(), world.train.y.clone()
+    x[-1] += 1
+    y[-1] += 1
+    found = {
+        "cell": of(cell=replace(cell, seed=1)),
+        "plan": of(plan=replace(world.plan, noise_multiplier=2.0)),
+        "backend": of(backend="vmap"),
+        "examples": of(train=Examples(x, world.train.y)),
+        "labels": of(train=Examples(world.train.x, y)),
+        "program": of(code="another program"),
+    }
+    divide(tmp_path, cell.partition, seed=1)
+    found["partition"] = of()
+    assert [part for part, fingerprint in found.items() if fingerprint == before] == []
 
 
 @pytest.mark.faults
-def test_an_extra_import_in_the_process_keeps_the_checkpoint(killed, tmp_path, capsys, monkeypatch):
-    place, cell = killed
-    shutil.copytree(place, tmp_path, dirs_exist_ok=True)
+def test_an_extra_import_in_the_process_keeps_the_checkpoint(
+    resumable, tmp_path, capsys, monkeypatch
+):
     extra = types.ModuleType("pflpipe.extra")
     extra.__file__ = str(tmp_path / "extra.py")
     (tmp_path / "extra.py").write_text("x = 1\n")
     monkeypatch.setitem(sys.modules, "pflpipe.extra", extra)
-    train_here(tmp_path, cell)
+    train_here(tmp_path, resumable)
     assert "resuming after round" in capsys.readouterr().err
 
 
@@ -282,10 +286,8 @@ def test_the_log_is_plain_lines_and_a_terminal_gets_one_live_line(tmp_path, caps
     train_here(tmp_path, cell)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == ROUNDS
-    assert all(
-        line.startswith(f"{registry.run_id(cell)}  round {r + 1}/{ROUNDS}  loss ")
-        for r, line in enumerate(lines)
-    )
+    for number, line in enumerate(lines, 1):
+        assert line.startswith(f"{registry.run_id(cell)}  round {number}/{ROUNDS}  loss ")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     train_here(tmp_path, cell)
     told = capsys.readouterr().err
@@ -303,12 +305,10 @@ def test_run_json_says_what_ran_and_what_it_sent(tmp_path):
     assert released["parameters"] == released["uploaded_parameters"] == 64 * 8 + 8 + 8 * 10 + 10
     plan = files.read_json(inputs_of(tmp_path).plan)["plan"]
     expected = plan["sample_rate"] * plan["clients"] * 4 * released["parameters"]
-    assert released["upload_bytes_per_round"] == pytest.approx(expected), (
-        "of the cohort that is expected, whoever was drawn"
-    )
+    # Of the cohort that is expected, whoever was drawn.
+    assert released["upload_bytes_per_round"] == pytest.approx(expected)
     assert released["releases"] == ROUNDS
-    with open(tmp_path / "run/rounds.csv", encoding="utf-8") as file:
-        participants = [int(row["participants"]) for row in csv.DictReader(file)]
+    participants = [int(row["participants"]) for row in rows_of(tmp_path / "run/rounds.csv")]
     diagnostics = found["diagnostics"]
     assert diagnostics["participants"] == sum(participants)
     assert diagnostics["diverged_round"] is None
@@ -323,9 +323,9 @@ def test_run_json_says_what_ran_and_what_it_sent(tmp_path):
 
 def test_a_run_on_a_gpu_says_which(tmp_path, monkeypatch):
     cell = make_place(tmp_path, "dp_fedavg")
-    world = runs.simulate(cell, inputs_of(tmp_path), device="cpu", backend="loop")
+    world = simulated(tmp_path, cell)
     on_gpu = types.SimpleNamespace(device=torch.device("cuda", 1))
-    elsewhere = dataclasses.replace(world, train=types.SimpleNamespace(x=on_gpu))
+    elsewhere = replace(world, train=types.SimpleNamespace(x=on_gpu))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device.index}")
     progress = rounds.start(world, tmp_path / "states.bin")
     progress.round = 1
@@ -336,10 +336,7 @@ def test_a_run_on_a_gpu_says_which(tmp_path, monkeypatch):
 def test_a_gpu_rounds_factors_only_when_a_study_asks_for_it(tmp_path):
     cell = make_place(tmp_path, "dp_fedavg")
     for precision in ("tf32", "bf16", "tf32", "float32"):
-        asked = dataclasses.replace(
-            cell, training=dataclasses.replace(cell.training, precision=precision)
-        )
-        world = runs.simulate(asked, inputs_of(tmp_path), device="cpu", backend="loop")
+        world = simulated(tmp_path, with_training(cell, precision=precision))
         allowed = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
         assert allowed == (precision == "tf32", precision == "tf32")
         assert world.task.precision == precision
@@ -348,50 +345,43 @@ def test_a_gpu_rounds_factors_only_when_a_study_asks_for_it(tmp_path):
 @pytest.mark.slow
 def test_a_run_says_its_precision(tmp_path):
     cell = make_place(tmp_path, "dp_fedavg")
-    half = dataclasses.replace(cell, training=dataclasses.replace(cell.training, precision="bf16"))
+    half = with_training(cell, precision="bf16")
     train_here(tmp_path, cell)
-    plain = torch.load(tmp_path / "run/state.pt", weights_only=True)["params"]
+    plain = state_of(tmp_path)["params"]
     train_here(tmp_path, half)
-    rounded = torch.load(tmp_path / "run/state.pt", weights_only=True)["params"]
+    rounded = state_of(tmp_path)["params"]
     assert files.read_json(tmp_path / "run/run.json")["cell"]["training"]["precision"] == "bf16"
     for name, value in plain.items():
         assert rounded[name].dtype == torch.float32
         assert not torch.equal(rounded[name], value)
-    simulation = runs.simulate(half, inputs_of(tmp_path), device="cpu", backend="auto")
+    simulation = simulated(tmp_path, half, "auto")
     prints = {runs._fingerprint(one, inputs_of(tmp_path), simulation, "") for one in (cell, half)}
     assert len(prints) == 2
 
 
 @pytest.mark.slow
 def test_local_only_uploads_nothing(tmp_path):
-    cell = make_place(
-        tmp_path, "local_only", mechanism="none", clip_norm=None, noise_multiplier=None, delta=None
-    )
+    nothing = dict.fromkeys(("clip_norm", "noise_multiplier", "delta"))
+    cell = make_place(tmp_path, "local_only", mechanism="none", **nothing)
     train_here(tmp_path, cell)
     assert files.read_json(tmp_path / "run/run.json")["released"]["upload_bytes_per_round"] == 0
 
 
 def test_a_run_trains_and_tests_on_the_labels_of_a_shifted_partition(tmp_path):
     cell, inputs = make_place(tmp_path, "dp_fedavg"), inputs_of(tmp_path)
-    wish = dataclasses.replace(cell.partition, test_fraction=0.3, shifted=0.5)
+    wish = replace(cell.partition, test_fraction=0.3, shifted=0.5)
     arrays = datasets.load_arrays(inputs.data)
     split = partition.make(arrays, wish, 0)
     split.save(inputs.partition)
-    shifted = dataclasses.replace(cell, partition=wish)
-    labels = runs.simulate(shifted, inputs, device="cpu", backend="loop").train.y.numpy()
-    held = [np.concatenate([split.train[i], split.test[i]]) for i in range(6)]
-    for rows in held[:3]:
-        assert (labels[rows] == (arrays.train_labels[rows] + 1) % 10).all()
-    for rows in held[3:]:
-        assert (labels[rows] == arrays.train_labels[rows]).all()
+    labels = simulated(tmp_path, replace(cell, partition=wish)).train.y.numpy()
+    for i in range(6):
+        rows = np.concatenate([split.train[i], split.test[i]])
+        assert (labels[rows] == (arrays.train_labels[rows] + (i < 3)) % 10).all()
 
 
 def test_a_partition_of_another_number_of_clients_is_refused(tmp_path):
     cell = make_place(tmp_path)
-    division = cells.Partition("iid", 3)
-    partition.make(datasets.load_arrays(tmp_path / "digits.npz"), division, 0).save(
-        tmp_path / "partition.npz"
-    )
+    divide(tmp_path, cells.Partition("iid", 3))
     with pytest.raises(DataError, match="clients; got 3; expected 6"):
         train_here(tmp_path, cell)
 
@@ -410,18 +400,12 @@ def test_accuracy_on_digits_lies_in_its_window(tmp_path):
     cell = make_place(tmp_path, "dp_fedavg", rounds=12, clients=100, sample_rate=1.0)
     division = cells.Partition("dirichlet", 100, alpha=0.3, min_size=6)
     training = cells.Training(12, 5, 0, "sgd", 0.5)
-    cell = dataclasses.replace(
-        cell, partition=division, training=training, model=cells.Model("mlp", (32,))
-    )
-    partition.make(datasets.load_arrays(tmp_path / "digits.npz"), division, 0).save(
-        tmp_path / "partition.npz"
-    )
-    simulation = runs.simulate(cell, inputs_of(tmp_path), device="cpu", backend="vmap")
+    cell = replace(cell, partition=division, training=training, model=cells.Model("mlp", (32,)))
+    divide(tmp_path, division)
+    simulation = simulated(tmp_path, cell, "vmap")
     found = []
     for noise in (0.0, 1.7, 50.0):
-        noisy = dataclasses.replace(
-            simulation, plan=dataclasses.replace(simulation.plan, noise_multiplier=noise)
-        )
+        noisy = replace(simulation, plan=replace(simulation.plan, noise_multiplier=noise))
         progress = rounds.run(noisy, rounds.start(noisy))
         found.append(evaluation.accuracies(noisy, progress)[0]["global_common"])
     assert 72 < found[0] < 84, found
@@ -434,40 +418,29 @@ def test_accuracies_by_round_are_those_of_the_evaluation_and_change_nothing(tmp_
     rows = {}
     for every in (0, 3):
         place = tmp_path / str(every)
-        plain = make_place(place, "dp_fedavg")
-        cell = dataclasses.replace(
-            plain, training=dataclasses.replace(plain.training, evaluate_every=every)
-        )
+        cell = with_training(make_place(place, "dp_fedavg"), evaluate_every=every)
         train_here(place, cell)
-        with open(place / "run/rounds.csv", encoding="utf-8") as file:
-            rows[every] = list(csv.DictReader(file))
+        rows[every] = rows_of(place / "run/rounds.csv")
     assert [row["round"] for row in rows[3] if row["global_common"]] == ["3", "6", str(ROUNDS)]
-    assert all(not row[name] for row in rows[0] for name in CURVES)
-    assert [{k: v for k, v in row.items() if k not in CURVES} for row in rows[3]] == [
-        {k: v for k, v in row.items() if k not in CURVES} for row in rows[0]
-    ]
-    world = runs.simulate(cell, inputs_of(place), device="cpu", backend="auto")
-    rows_of_clients = evaluation.accuracies(world, runs.load_final(place / "run", world))
-    for name in CURVES:
-        found = [row[name] for row in rows_of_clients if row[name] == row[name]]
-        assert float(rows[3][-1][name]) == pytest.approx(sum(found) / len(found))
-
-    few = dataclasses.replace(cell.training, evaluate_clients=3)
-    some = dataclasses.replace(world, training=few)
+    for plain, row in zip(rows[0], rows[3], strict=True):
+        assert plain == row | dict.fromkeys(CURVES, "")
+    world = simulated(place, cell, "auto")
     final = runs.load_final(place / "run", world)
-    three = list(range(world.plan.clients))
-    three = sorted(numpy_rng(cell.seed, "curves").choice(three, 3, replace=False))
+    of_clients = evaluation.accuracies(world, final)
+    for name in CURVES:
+        mean = np.nanmean([row[name] for row in of_clients])
+        assert float(rows[3][-1][name]) == pytest.approx(mean)
+
+    some = replace(world, training=replace(cell.training, evaluate_clients=3))
+    three = sorted(numpy_rng(cell.seed, "curves").choice(range(6), 3, replace=False))
     found = evaluation.means(some, final)
     for name in CURVES:
-        assert found[name] == pytest.approx(np.nanmean([rows_of_clients[i][name] for i in three]))
+        assert found[name] == pytest.approx(np.nanmean([of_clients[i][name] for i in three]))
 
-    released = dataclasses.replace(
-        world, training=dataclasses.replace(cell.training, evaluate_personal=False)
-    )
-    assert evaluation.means(released, final) == {
-        "global_common": pytest.approx(rows_of_clients[0]["global_common"], rel=1e-12)
-    }
-    without = dataclasses.replace(released, has_global_model=False)
+    released = replace(world, training=replace(cell.training, evaluate_personal=False))
+    common = pytest.approx(of_clients[0]["global_common"], rel=1e-12)
+    assert evaluation.means(released, final) == {"global_common": common}
+    without = replace(released, has_global_model=False)
     assert math.isnan(evaluation.means(without, final)["global_common"])
 
 
@@ -475,11 +448,8 @@ def test_a_cell_is_resolved_once_before_its_first_round(tmp_path, monkeypatch):
     """Calls from other modules into those that look up what a cell names."""
     cell = make_place(tmp_path)
     package = Path(pflpipe.__file__).parent
-    watched = [
-        str(package / name)
-        for name in ("methods/registry.py", "learning/architectures.py", "code/user_files.py")
-    ]
-    entered = dict.fromkeys(watched, 0)
+    names = ("methods/registry.py", "learning/architectures.py", "code/user_files.py")
+    entered = dict.fromkeys([str(package / name) for name in names], 0)
 
     class BegunError(Exception):
         pass

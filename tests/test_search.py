@@ -484,25 +484,25 @@ def test_chosen_values_are_neither_part_of_a_label_nor_said_to_be_shared(printed
 
 
 @pytest.mark.slow
-def test_the_commands_know_the_search(outline, says):
+def test_the_commands_know_the_search(outline, ran):
     found = "good: 10 cells after a search of 24, fedavg, feddpa on digits: ok\n"
-    assert says("validate") == found
-    assert "10 cells after a search of 24" in says("studies")
+    assert ran("validate").out == found
+    assert "10 cells after a search of 24" in ran("studies").out
     choose(outline, by_rate_and_tau)
-    assert "hyperparameters.tau=0.4" in says("rank", "good")
+    assert "hyperparameters.tau=0.4" in ran("rank", "good").out
 
 
-def test_a_search_in_which_nothing_can_be_learned_is_warned_of(outline, says):
+def test_a_search_in_which_nothing_can_be_learned_is_warned_of(outline, ran):
     changed(axes={"privacy.epsilon": [0.5, 8]})
-    checked, warning = says("validate").splitlines()
+    checked, warning = ran("validate").out.splitlines()
     assert checked.endswith(": ok")
     assert warning.startswith("warning: good: feddpa at ε = 0.5: the noise is about 16 times as")
 
 
 @pytest.mark.slow
-def test_rank_prints_the_chosen_entries_as_a_study_has_them_and_what_lies_at_an_edge(drawn, says):
+def test_rank_prints_the_chosen_entries_as_a_study_has_them_and_what_lies_at_an_edge(drawn, ran):
     study = choose(drawn, near_a_rate_of_three)
-    shown = says("rank", "good")
+    shown = ran("rank", "good").out
     entries = shown[shown.index("# chosen for fedavg") : shown.index("Chosen in the outer")]
     plain = malformed.STUDY | {"axes": {}, "methods": yaml.safe_load(entries)}
     malformed.write(Path("studies/plain.yaml"), plain)

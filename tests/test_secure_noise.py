@@ -1,10 +1,10 @@
 """Noise that may be deployed: whole numbers from the message to the release, one draw of a round,
 and the curve that brute force finds."""
 
-import dataclasses
 import itertools
 import math
 import sys
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -26,7 +26,7 @@ from pflpipe.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation import rounds, runs
 from simulations import held, plan, simulation
-from test_runs import ROUNDS, make_place, train_here
+from test_runs import ROUNDS, make_place, train_here, with_training
 
 SECURE = {"mechanism": "discrete_gaussian", "noise": "secure"}
 PLAN = Plan("discrete_gaussian", 2, 2.5, 1.3, 1.0, 5, 1e-3, 4, noise="secure")
@@ -66,11 +66,8 @@ def test_no_message_moves_the_sum_farther_than_the_noise_covers(clip_norm, multi
     edges = grid.message * np.arange(-8, 9)
     values = np.unique(np.r_[mesh, edges, np.nextafter(edges, 9), np.nextafter(edges, -9)])
     rows = torch.tensor(list(itertools.product(values, values)))
-    for sent in (
-        rows,
-        clip({"a": rows}, clip_norm)[0]["a"],
-        clip({"a": rows.float()}, clip_norm)[0]["a"],
-    ):
+    clipped = (clip({"a": sent}, clip_norm)[0]["a"] for sent in (rows, rows.float()))
+    for sent in (rows, *clipped):
         whole = in_steps({"a": sent}, grid.message, grid.length, 1)["a"]
         assert torch.equal(whole, whole.round())
         longest = int(whole.square().sum(-1).max())
@@ -94,17 +91,10 @@ def test_no_clipped_message_counts_as_zero_and_little_of_it_is_lost(seed):
 
 def test_sums_of_squares_are_compared_exactly():
     for most in (2**52, 2**52 - 1):
-        rows = torch.tensor(
-            [
-                [2.0**26, 0.0, 0.0],
-                [2.0**26 - 1, 11585.0, 0.0],
-                [2.0**40, 1.0, 1.0],
-                [math.nan, 0.0, 0.0],
-            ]
-        )
-        rows = rows.double()
-        whole = in_steps({"a": rows}, 1.0, most, 1)["a"]
-        exact = [sum(int(value) ** 2 for value in row) <= most for row in rows[:3].tolist()]
+        rows = [[2.0**26, 0.0, 0.0], [2.0**26 - 1, 11585.0, 0.0], [2.0**40, 1.0, 1.0]]
+        exact = [sum(int(value) ** 2 for value in row) <= most for row in rows]
+        sent = torch.tensor([*rows, [math.nan, 0.0, 0.0]], dtype=torch.float64)
+        whole = in_steps({"a": sent}, 1.0, most, 1)["a"]
         assert whole.any(-1).tolist() == [*exact, False]
 
 
@@ -163,25 +153,18 @@ def test_a_release_follows_from_one_whole_number_alone():
     clean = released(rows, np.zeros(300, np.int64)) / grid.step
     assert torch.equal(sum_of_steps - clean, torch.from_numpy(numbers).double())
     as_floats = released(rows, numbers, dtype=torch.float32)
-    whole = in_steps(
-        clip({"a": torch.as_tensor(rows).float()}, 2.5)[0], grid.message, grid.length, 1
-    )["a"]
+    clipped = clip({"a": torch.as_tensor(rows).float()}, 2.5)[0]
+    whole = in_steps(clipped, grid.message, grid.length, 1)["a"]
     assert torch.equal(as_floats, ((whole.sum(0) + torch.from_numpy(numbers)) * grid.step).float())
 
 
 def test_two_worlds_differ_by_one_message_of_whole_steps_whatever_it_is():
     rng, numbers = np.random.default_rng(2), np.arange(50) * 10**6
     rows = rng.standard_normal((4, 50))
-    for client in (
-        rows[0] * 1e30,
-        rows[0] * 1e-9,
-        rows[0] * math.nan,
-        np.r_[math.inf, rows[0][1:]],
-    ):
-        without, with_client = (
-            released(np.vstack([one, rows[1:]]), numbers) for one in (rows[0] * 0, client)
-        )
-        moved = (with_client - without) / PLAN.grid.step
+    first, others = rows[0], rows[1:]
+    without = released(np.vstack([first * 0, others]), numbers)
+    for client in (first * 1e30, first * 1e-9, first * math.nan, np.r_[math.inf, first[1:]]):
+        moved = (released(np.vstack([client, others]), numbers) - without) / PLAN.grid.step
         assert torch.equal(moved, moved.round())
         assert int(moved.square().sum()) <= PLAN.grid.length
     # A client's steps are the same bits among the others and alone.
@@ -192,24 +175,24 @@ def test_two_worlds_differ_by_one_message_of_whole_steps_whatever_it_is():
 
 
 def test_what_the_proof_does_not_cover_is_refused_in_one_line():
-    with pytest.raises(PrivacyError, match=r"clients; got 100000000; expected at most 67108864"):
-        dataclasses.replace(PLAN, clients=10**8)
-    for multiplier in (2e6, 1e-6):
-        with pytest.raises(PrivacyError, match="noise_multiplier; got"):
-            dataclasses.replace(PLAN, noise_multiplier=multiplier)
-    with pytest.raises(PrivacyError, match=r"sample_rate of secure noise; got 0\.5"):
-        dataclasses.replace(PLAN, sample_rate=0.5)
-    with pytest.raises(PrivacyError, match="noise"):
-        dataclasses.replace(PLAN, mechanism="gaussian")
+    for words, change in (
+        ("clients; got 100000000; expected at most 67108864", {"clients": 10**8}),
+        ("noise_multiplier; got", {"noise_multiplier": 2e6}),
+        ("noise_multiplier; got", {"noise_multiplier": 1e-6}),
+        (r"sample_rate of secure noise; got 0\.5", {"sample_rate": 0.5}),
+        ("noise", {"mechanism": "gaussian"}),
+    ):
+        with pytest.raises(PrivacyError, match=words):
+            replace(PLAN, **change)
     rows = Uploads({"a": torch.ones(4, 3)})
     with pytest.raises(PrivacyError, match="secure noise, which no generator draws"):
         release(np.random.default_rng(0), rows, torch.ones(4, dtype=torch.bool), PLAN)
     request = Privacy("discrete_gaussian", 2.0, delta=1e-3, clip_norm=1.0, noise="secure")
-    with pytest.raises(
-        PrivacyError, match=r"privacy\.noise secure: departures; got 'no_composition'"
-    ):
-        make_plan(request, rounds=2, sample_rate=1.0, clients=5, departures=["no_composition"])
-    made = make_plan(request, rounds=2, sample_rate=1.0, clients=5)
+    asked = {"rounds": 2, "sample_rate": 1.0, "clients": 5}
+    words = r"privacy\.noise secure: departures; got 'no_composition'"
+    with pytest.raises(PrivacyError, match=words):
+        make_plan(request, **asked, departures=["no_composition"])
+    made = make_plan(request, **asked)
     assert any(one.startswith("secure noise") for one in ledger(made, request).warnings)
 
 
@@ -252,23 +235,19 @@ def test_a_run_has_one_draw_of_a_round_and_passes_its_check(backend, draws):
 def test_a_release_without_exactly_the_noise_that_was_drawn_is_found(draws):
     world = simulation("dp_fedavg", plan=plan(4, **SECURE))
 
-    def other(change):
-        def changed(generator, uploads, present, rule, scale, departures):
-            return change(release(generator, uploads, present, rule, scale, departures), rule)
+    def a_step_more(*given):
+        found = release(*given)
+        name = min(found.sum)
+        step = torch.zeros_like(found.sum[name])
+        step.view(-1)[0] = world.plan.grid.step
+        return replace(found, sum=found.sum | {name: found.sum[name] + step})
 
-        return dataclasses.replace(world, release=changed)
+    def silent(*given):
+        found = release(*given)
+        return replace(found, sum=found.clean)
 
-    def without_one(released, rule):
-        name = min(released.sum)
-        step = torch.zeros_like(released.sum[name])
-        step.view(-1)[0] = rule.grid.step
-        return dataclasses.replace(released, sum=released.sum | {name: released.sum[name] + step})
-
-    def silent(released, rule):
-        return dataclasses.replace(released, sum=released.clean)
-
-    for change in (without_one, silent):
-        faulty = other(change)
+    for other in (a_step_more, silent):
+        faulty = replace(world, release=other)
         done = rounds.run(faulty, rounds.start(faulty))
         with pytest.raises(DataError, match=r"without exactly the noise of its plan; got [1-9]"):
             held(faulty, done)
@@ -283,18 +262,15 @@ def test_no_round_of_a_simulation_is_drawn_twice(draws):
 
 def place_of(folder):
     """The inputs of a small run on the digits."""
-    changes = {"mechanism": "discrete_gaussian", "noise": "secure", "sample_rate": 1.0}
-    cell = make_place(folder, "dp_fedavg", **changes)
-    privacy = dataclasses.replace(cell.privacy, **SECURE)
-    training = dataclasses.replace(cell.training, sample_rate=1.0)
-    return dataclasses.replace(cell, privacy=privacy, training=training)
+    cell = make_place(folder, "dp_fedavg", sample_rate=1.0, **SECURE)
+    cell = replace(cell, privacy=replace(cell.privacy, **SECURE))
+    return with_training(cell, sample_rate=1.0)
 
 
-def ended(monkeypatch, place, cell, where, **function):
+def ended(monkeypatch, place, cell, where, name, function):
     """Train until this function of ``where`` ends it."""
     with monkeypatch.context() as patched:
-        for name, value in function.items():
-            patched.setattr(where, name, value)
+        patched.setattr(where, name, function)
         with pytest.raises(KeyboardInterrupt):
             train_here(place, cell)
 
@@ -316,12 +292,13 @@ def test_a_resumed_run_draws_no_noise_of_a_round_that_has_left_it(
         write(*rest)
         raise KeyboardInterrupt
 
-    ended(monkeypatch, tmp_path, cell, runs.Checkpoint, save_when_due=save_and_end)
+    ended(monkeypatch, tmp_path, cell, runs.Checkpoint, "save_when_due", save_and_end)
     first = torch.load(tmp_path / f"checkpoints/{registry.run_id(cell)}.pt", weights_only=True)
     assert first["progress"]["round"] == len(draws) == after, "a checkpoint after every round"
     with pytest.raises(DataError, match="another program; remove it for a new run"):
         train_here(tmp_path, cell, code="another")
-    ended(monkeypatch, tmp_path, cell, runs, write_rows=write_and_end)  # between two of its outputs
+    # Between two of its outputs.
+    ended(monkeypatch, tmp_path, cell, runs, "write_rows", write_and_end)
     assert len(draws) == ROUNDS
     train_here(tmp_path, cell)
     assert len(draws) == ROUNDS, "each round once"

@@ -1,9 +1,9 @@
 """Secure aggregation with shares of Skellam noise: the curve that brute force finds, whole numbers
 that are never too long, drop-outs, the modulus, and a release that is checked like any other."""
 
-import dataclasses
 import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_the_shares_of_those_who_stay_are_the_noise_of_the_curve_to_1e_9(clients
     whole = np.exp(law(variance))
     cut = (len(total) - len(whole)) // 2
     assert np.abs(total[cut : len(total) - cut] - whole).max() < 1e-9
-    made = dataclasses.replace(PLAN, clients=clients, dropout=1 - staying / clients)
+    made = replace(PLAN, clients=clients, dropout=1 - staying / clients)
     rule = secure_sum.rule(made, 30)
     assert rule.variance / clients * staying == pytest.approx(1.3**2 * rule.length)
 
@@ -90,7 +90,7 @@ def test_calibration_reaches_its_target_at_a_little_more_noise_than_gaussian():
     assert 2 * (1 - 1e-6) <= epsilon(ours, 1e-4) <= 2
     assert delta(ours, 2.0) == pytest.approx(1e-4, rel=1e-2)
     assert 1 < ours.multiplier / gaussian.multiplier < 1.2
-    halved = dataclasses.replace(ours, noise_multiplier=ours.multiplier / 2)
+    halved = replace(ours, noise_multiplier=ours.multiplier / 2)
     assert epsilon_replace_one(ours, 1e-4) == epsilon(halved, 1e-4)
     entry = ledger(ours, request)
     assert (entry.claim, entry.trust) == ("certified", "secure_aggregation")
@@ -115,15 +115,12 @@ def test_no_message_is_longer_than_the_length_of_the_rule(length):
     mesh = np.linspace(-1.3, 1.3, 27) * math.sqrt(length)
     rows = torch.tensor(list(itertools.product(mesh, mesh)))
     rows = torch.cat([rows, torch.tensor([[math.nan, 0.0], [1e300, 0.0]])])
-    small = Rule(2, length, 1.0, 0.0, 0.0, 256)
+    given = {"a": rows}, torch.ones(2).double(), Rule(2, length, 1.0, 0.0, 0.0, 256), 1
+    squares = {x * x + y * y for x, y in itertools.product(range(9), repeat=2)}
     for seed in range(5):
-        whole = secure_sum.rounded(
-            np.random.default_rng(seed), {"a": rows}, torch.ones(2).double(), small, 1
-        )
+        whole = secure_sum.rounded(np.random.default_rng(seed), *given)
         assert torch.equal(whole, whole.round())
-        assert int(whole.square().sum(dim=-1).max()) == max(
-            x * x + y * y for x in range(9) for y in range(9) if x * x + y * y <= length
-        )
+        assert int(whole.square().sum(dim=-1).max()) == max(n for n in squares if n <= length)
         assert not whole[-2:].any()
 
 
@@ -133,7 +130,7 @@ def test_rounding_keeps_the_mean_and_one_client_s_is_that_of_no_other():
     signs, wide = torch.ones(16).double(), Rule(16, 3_000, 1.0, 0.0, 0.0, 2**20)
 
     def whole(seed, rows, length=3_000):
-        of = dataclasses.replace(wide, length=length)
+        of = replace(wide, length=length)
         return secure_sum.rounded(np.random.default_rng(seed), {"a": rows}, signs, of, 1)
 
     mean = sum(whole(seed, rows) for seed in range(2_000)) / 2_000
@@ -176,7 +173,7 @@ def test_a_message_moves_a_release_by_at_most_the_bound_over_m():
 
 
 def test_more_bits_leave_more_room_and_too_few_are_one_line():
-    found = [secure_sum.rule(dataclasses.replace(PLAN, bits=bits), 1_000) for bits in (12, 16, 20)]
+    found = [secure_sum.rule(replace(PLAN, bits=bits), 1_000) for bits in (12, 16, 20)]
     shares = [one.room / math.sqrt(one.length) for one in found]
     assert shares == sorted(shares)
     assert shares[0] > 0.5
@@ -184,10 +181,9 @@ def test_more_bits_leave_more_room_and_too_few_are_one_line():
     for one in found:
         spread = 40**2 * one.room**2 / one.width + 40 / 4 + one.variance
         assert 4 * math.sqrt(spread) <= one.modulus / 2
-    with pytest.raises(
-        PrivacyError, match=r"bits for 3200 clients and 1000 numbers; got 8; exp.* 10"
-    ):
-        secure_sum.rule(dataclasses.replace(PLAN, clients=3200, bits=8), 1_000)
+    words = r"bits for 3200 clients and 1000 numbers; got 8; exp.* 10"
+    with pytest.raises(PrivacyError, match=words):
+        secure_sum.rule(replace(PLAN, clients=3200, bits=8), 1_000)
 
 
 def test_numbers_beyond_the_modulus_wrap_and_are_counted():
@@ -222,10 +218,10 @@ def test_a_release_with_other_noise_is_found():
     world = simulation("dp_fedavg", plan=plan(4, **SUMMED))
 
     def less(generator, uploads, present, rule, scale, departures):
-        other = dataclasses.replace(rule, noise_multiplier=0.999 * rule.multiplier)
+        other = replace(rule, noise_multiplier=0.999 * rule.multiplier)
         return release(generator, uploads, present, other, scale, departures)
 
-    faulty = dataclasses.replace(world, release=less)
+    faulty = replace(world, release=less)
     done = rounds.run(faulty, rounds.start(faulty))
     with pytest.raises(DataError, match=r"without exactly the noise of its plan; got [1-9]"):
         held(faulty, done)
@@ -234,5 +230,5 @@ def test_a_release_with_other_noise_is_found():
 def test_the_audit_knows_it_and_finds_too_little_of_its_noise():
     case = cases.find("skellam-central").audited()
     assert not sensitivity(case, "key", 600).flagged
-    less = dataclasses.replace(case.plan, noise_multiplier=0.8 * case.plan.multiplier)
-    assert sensitivity(dataclasses.replace(case, plan=less), "key", 600).flagged
+    less = replace(case.plan, noise_multiplier=0.8 * case.plan.multiplier)
+    assert sensitivity(replace(case, plan=less), "key", 600).flagged
