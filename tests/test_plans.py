@@ -1,7 +1,7 @@
 """Plans in files: who shares one, and what the script that writes them puts in."""
 
-import dataclasses
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,30 +21,21 @@ from pflpipe.study.plans import CLASSES_FOUND, plan_of
 
 FEDDPA_CODE = ("sample_level_calibration", "data_size_weights", "update_against_global")
 FEDSAM_CODE = ("per_tensor_clip", "data_size_weights", "public_sampling")
-CELL = Cell(
-    dataset="digits",
-    partition=Partition("iid", clients=4),
-    model=Model("mlp", (4,)),
-    training=Training(
-        rounds=30, local_epochs=3, batch_size=16, optimizer="sgd", lr=0.1, sample_rate=0.5
-    ),
-    privacy=Privacy("gaussian", noise_multiplier=8.0, delta=1e-3, clip_norm=1.0),
-    method="dp_fedsam",
-)
+TRAINING = Training(30, 3, 16, "sgd", 0.1, sample_rate=0.5)
+NOISE = Privacy("gaussian", noise_multiplier=8.0, delta=1e-3, clip_norm=1.0)
+CELL = Cell("digits", Partition("iid", 4), Model("mlp", (4,)), TRAINING, NOISE, "dp_fedsam")
+SIZES = np.array([5, 100, 100, 200])
 
 
 def with_departures(*departures, **changes):
-    return dataclasses.replace(CELL, departures=departures, **changes)
+    return replace(CELL, departures=departures, **changes)
 
 
 def test_a_plan_is_shared_by_models_unless_its_parts_are_clipped_by_themselves():
     wider, none = Model("mlp", (4, 4)), Privacy()
-    for departures, shared in (
-        ((), True),
-        (("public_sampling",), True),
-        (("per_tensor_clip",), False),
-        (("per_layer_clip_unscaled", "data_dependent_clip"), False),
-    ):
+    by_parts = (("per_tensor_clip",), ("per_layer_clip_unscaled", "data_dependent_clip"))
+    for departures in ((), ("public_sampling",), *by_parts):
+        shared = departures not in by_parts
         cells = with_departures(*departures), with_departures(*departures, model=wider)
         assert (cells[0].plan_id == cells[1].plan_id) == shared
         assert cells[0].plan_needs_model != shared
@@ -53,31 +44,30 @@ def test_a_plan_is_shared_by_models_unless_its_parts_are_clipped_by_themselves()
         assert not with_departures(*departures, privacy=none).plan_needs_model
 
 
-OWN_DATA = dataclasses.replace(CELL, dataset="mine")
+OWN_DATA = replace(CELL, dataset="mine")
 
 
 def test_a_plan_is_shared_by_data_sets_unless_only_the_data_tell_of_what_to_warn():
-    other = dataclasses.replace(CELL, dataset="mnist")
+    other = replace(CELL, dataset="mnist")
     assert CELL.plan_id == other.plan_id
     assert not CELL.plan_needs_data
-    mine, yours = OWN_DATA, dataclasses.replace(CELL, dataset="yours")
+    mine, yours = OWN_DATA, replace(CELL, dataset="yours")
     assert len({cell.plan_id for cell in (CELL, mine, yours)}) == 3
     for cell in (CELL, mine, yours):
         assert Cell.from_dict(json.loads(plan_request(cell))).plan_id == cell.plan_id
-    open_cells = [dataclasses.replace(cell, privacy=Privacy()) for cell in (CELL, mine)]
+    open_cells = [replace(cell, privacy=Privacy()) for cell in (CELL, mine)]
     assert [cell.plan_needs_data for cell in open_cells] == [False, True]
 
 
 @pytest.mark.parametrize("departures", [(), FEDSAM_CODE])
 def test_the_first_warning_of_a_private_run_says_that_classes_were_read_from_labels(departures):
-    cell = dataclasses.replace(OWN_DATA, departures=departures)
-    sizes = np.array([5, 100, 100, 200])
-    told, found = plan_of(cell, sizes), plan_of(cell, sizes, declared=False)
+    cell = replace(OWN_DATA, departures=departures)
+    told, found = plan_of(cell, SIZES), plan_of(cell, SIZES, declared=False)
     assert found.ledger.warnings == (CLASSES_FOUND, *told.ledger.warnings)
     assert "read from all labels" in CLASSES_FOUND
-    assert dataclasses.replace(found.ledger, warnings=told.ledger.warnings) == told.ledger
-    silent = dataclasses.replace(cell, privacy=Privacy(), departures=())
-    assert plan_of(silent, sizes, declared=False).ledger.warnings == (), "nothing is claimed"
+    assert replace(found.ledger, warnings=told.ledger.warnings) == told.ledger
+    silent = replace(cell, privacy=Privacy(), departures=())
+    assert plan_of(silent, SIZES, declared=False).ledger.warnings == (), "nothing is claimed"
 
 
 def written(cell, folder, name, file):
@@ -86,6 +76,13 @@ def written(cell, folder, name, file):
     script = (warm.interpreter(), "workflow/scripts/plan.py")
     called(*script, *words, f"--{name}", folder / file)
     return json.loads((folder / "plans/plan.json").read_text())
+
+
+def written_of_sizes(cell, folder):
+    """What the script writes for a cell whose clients have ``SIZES`` rows."""
+    offsets = np.concatenate([[0], SIZES.cumsum()])
+    np.savez(folder / "partition.npz", train_offsets=offsets)
+    return written(cell, folder, "partition", "partition.npz")
 
 
 @pytest.mark.slow
@@ -113,26 +110,21 @@ def test_names_of_parameters_depend_on_the_model_alone(model, tensors, layers):
 @pytest.mark.slow
 def test_plan_script_writes_plan_and_ledger_of_a_cell(tmp_path):
     cell = with_departures(*FEDSAM_CODE)
-    sizes = np.array([5, 100, 100, 200])
-    np.savez(tmp_path / "partition.npz", train_offsets=np.concatenate([[0], sizes.cumsum()]))
-    found = written(cell, tmp_path, "partition", "partition.npz")
+    found = written_of_sizes(cell, tmp_path)
     plan = Plan(**found["plan"])
     assert plan == Plan("gaussian", 2, 1.0, 8.0, 0.5, 30, 1e-3, 4)
     names = ["fc1.weight", "fc1.bias", "head.weight", "head.bias"]
-    assert found["ledger"] == to_json(ledger(plan, cell.privacy, FEDSAM_CODE, sizes, names))
+    assert found["ledger"] == to_json(ledger(plan, cell.privacy, FEDSAM_CODE, SIZES, names))
 
 
 @pytest.mark.slow
 def test_plan_script_calibrates_as_the_official_code_does(tmp_path):
     asked = Privacy("gaussian", epsilon=8.0, delta=1e-3, clip_norm=1.0)
-    cell = with_departures(
-        *FEDDPA_CODE, privacy=asked, training=dataclasses.replace(CELL.training, sample_rate=1.0)
-    )
-    sizes = np.array([5, 100, 100, 200])
-    np.savez(tmp_path / "partition.npz", train_offsets=np.concatenate([[0], sizes.cumsum()]))
-    found = written(cell, tmp_path, "partition", "partition.npz")
+    training = replace(TRAINING, sample_rate=1.0)
+    cell = with_departures(*FEDDPA_CODE, privacy=asked, training=training)
+    found = written_of_sizes(cell, tmp_path)
     shape = {"rounds": 30, "sample_rate": 1.0, "clients": 4}
-    work = {"sizes": sizes, "local_epochs": 3, "batch_size": 16}
+    work = {"sizes": SIZES, "local_epochs": 3, "batch_size": 16}
     plan = make_plan(asked, departures=FEDDPA_CODE, **shape, **work)
     assert Plan(**found["plan"]) == plan
-    assert found["ledger"] == to_json(ledger(plan, asked, FEDDPA_CODE, sizes))
+    assert found["ledger"] == to_json(ledger(plan, asked, FEDDPA_CODE, SIZES))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import tabled
 from pflpipe import cells
 from pflpipe.code import guard, user_files
 from pflpipe.data import datasets
@@ -20,46 +21,7 @@ from pflpipe.simulation import evaluation, rounds
 from pflpipe.study import metric_columns
 from simulations import CLASSES, simulation
 
-CHANGES = """
-import os, signal, warnings
-import numpy as np, torch
-from pflpipe import Metric
-from torch import nn
-
-def change():
-    os.chdir("/")
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    warnings.simplefilter("error")
-    torch.set_default_dtype(torch.float64)
-    torch.set_default_device("meta")
-    torch.set_float32_matmul_precision("medium")
-    torch.use_deterministic_algorithms(True)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = torch.backends.cudnn.deterministic = True
-"""
-EXIT = "def change():\n    raise SystemExit(0)\n"
-OWN = """
-def load():
-    change()
-    labels = np.arange(12) % 3
-    return {"train_images": np.zeros((12, 4, 4), np.uint8), "train_labels": labels}
-
-class Net(nn.Module):
-    def __init__(self, image_shape, classes):
-        super().__init__()
-        self.out = nn.Linear(*image_shape, classes)
-
-    def forward(self, x):
-        logits = self.out(x)
-        change()
-        return logits
-
-def measure(probabilities, labels):
-    change()
-    return 0.0
-
-measured = Metric("mine", measure)
-"""
+TEXTS = tabled.table("test_process_state")
 
 
 def state() -> list[Any]:
@@ -79,7 +41,7 @@ def state() -> list[Any]:
 
 
 def imported() -> None:
-    Path("imported.py").write_text(CHANGES + "change()\n")
+    Path("imported.py").write_text(TEXTS["CHANGES"] + "change()\n")
     user_files.module("imported.py")
 
 
@@ -118,7 +80,7 @@ def own(tmp_path, monkeypatch) -> Iterator[Any]:
     """A function that writes own.py, in a process that is afterwards as it was."""
     monkeypatch.chdir(tmp_path)
     with guard.restored():
-        yield lambda change: Path("own.py").write_text(CHANGES + change + OWN)
+        yield lambda change: Path("own.py").write_text(TEXTS["CHANGES"] + change + TEXTS["OWN"])
 
 
 @pytest.mark.parametrize("place", [imported, *PLACES], ids=lambda place: place.__name__)
@@ -153,6 +115,6 @@ def test_a_network_does_not_choose_the_precision_of_its_training(own, backend):
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 def test_a_file_that_ends_the_program_is_told_in_one_line(own, place):
-    own(EXIT)
+    own(TEXTS["EXIT"])
     with pytest.raises(PflpipeError, match=r"(own\.py|method mine: hook aggregate).*SystemExit: 0"):
         place()

@@ -1,16 +1,18 @@
 """What is said at the end points to files that are there, and states no epsilon that does not
 hold."""
 
-import dataclasses
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 
+import fake_results
 import malformed
 from fake_results import PUBLIC
+from pflpipe.cells import Cell, Partition, Privacy
 from pflpipe.pipeline import run_summary
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
@@ -59,9 +61,12 @@ def lines(
     return list(run_summary.lines([outline], config.load(), address, since))
 
 
+def rows_of(outline: Outline) -> list[str]:
+    return [line for line in lines(outline) if "personal accuracy" in line]
+
+
 def test_the_best_rows_are_certified_ones_at_the_largest_budget(outline):
-    rows = [line for line in lines(outline) if "personal accuracy" in line]
-    assert rows == [
+    assert rows_of(outline) == [
         "  dp_fedavg: personal accuracy 61.0 ± 1.4 %, certified, ε = 8",
         "  fedper: personal accuracy 51.0 ± 1.4 %, certified, ε = 8",
         "  fedrep: personal accuracy 41.0 ± 1.4 %, certified, ε = 8",
@@ -73,45 +78,41 @@ def test_unreviewed_rows_are_shown_beside_certified_ones_with_their_word(outline
     frame = tidy.read(file)
     frame.loc[frame["method"] == "fedper", "claim"] = "unreviewed"
     tidy.write(frame, file)
-    rows = [line for line in lines(outline) if "personal accuracy" in line]
-    assert [row.split(", ")[1] for row in rows] == ["certified", "unreviewed", "certified"]
+    claims = [row.split(", ")[1] for row in rows_of(outline)]
+    assert claims == ["certified", "unreviewed", "certified"]
 
 
 def test_nominal_rows_are_shown_with_their_honest_epsilon_or_not_at_all(outline):
     assert "  warning: 4 of 18 rows state a nominal ε; read the honest one" in lines(outline)
     table(outline, claim="nominal", epsilon_central=40.0)
-    rows = [line for line in lines(outline) if "personal accuracy" in line]
-    assert len(rows) == 3
-    assert all("honest 40" in row for row in rows)
+    assert ["honest 40" in row for row in rows_of(outline)] == [True] * 3
 
 
 def test_files_are_named_that_are_there(outline):
     assert lines(outline)[0] == "good: results/tables/good.md, .tex, .csv"
     assert not any("figures" in line or "MLflow" in line for line in lines(outline))
     (RESULTS / "figures/good").mkdir(parents=True)
-    (RESULTS / "tracking").mkdir()
-    (RESULTS / "tracking/good.done").write_text("sent")
+    done = RESULTS / "tracking/good.done"
+    done.parent.mkdir()
+    done.write_text("sent")
     (RESULTS / "report.html").write_text("new")
     (RESULTS / "ledger.html").write_text("old")
     os.utime(RESULTS / "ledger.html", (1, 1))
     found = lines(outline, since=1000.0)
     assert "  figures: results/figures/good/" in found
-    assert any(
-        "sqlite:///results/mlflow.db --artifacts-destination results/mlartifacts, exp" in line
-        for line in found
-    )
+    words = "sqlite:///results/mlflow.db --artifacts-destination results/mlartifacts, exp"
+    assert any(words in line for line in found)
     assert "  results/report.html" in found
     assert not any("ledger" in line for line in found)
     assert "  MLflow: experiment good at http://m" in lines(outline, address="http://me:secret@m")
-    (line,) = [
-        line for line in lines(outline, address="sqlite:////a b%2/c.db") if "mlflow ui" in line
-    ]
+    found = lines(outline, address="sqlite:////a b%2/c.db")
+    (line,) = [line for line in found if "mlflow ui" in line]
     assert "'sqlite:////a b%2/c.db' --artifacts-destination /a%20b%252/mlartifacts, exp" in line
     page = "http://m/#/experiments/7/runs"
-    (RESULTS / "tracking/good.done").write_text(f"done: 1, page {page}\nfailed before: 1\n")
+    done.write_text(f"done: 1, page {page}\nfailed before: 1\n")
     assert f"  MLflow: {page}" in lines(outline, address="http://me:secret@m")
     assert any(line.endswith(f"/mlartifacts, {page}") for line in lines(outline))
-    (RESULTS / "tracking/good.done").write_text("pending: no answer")
+    done.write_text("pending: no answer")
     assert any("not sent yet" in line for line in lines(outline))
 
 
@@ -135,9 +136,8 @@ def test_an_epsilon_at_a_delta_of_one_over_m_is_warned_of(outline):
     table(outline, clients=10)
     assert not any("in clear" in line for line in lines(outline))
     table(outline, clients=10, delta=0.5)
-    assert lines(outline)[-2].endswith(
-        "warning: δ = 0.5 is not below 1/M = 0.1: its ε allow one client to be published in clear"
-    )
+    words = "δ = 0.5 is not below 1/M = 0.1: its ε allow one client to be published in clear"
+    assert lines(outline)[-2].endswith(f"warning: {words}")
 
 
 def test_a_table_of_another_version_costs_its_rows_and_no_more(outline):
@@ -170,25 +170,16 @@ def answered(outline: Outline) -> Outline:
     return found
 
 
+UNDECIDED = f"{NOT_SHOWN}; it is undecided whether personalization pays"
+
+
 @pytest.mark.parametrize(
     ("alone", "looks", "word"),
     [
         (50.0, [3], "learning together helps; personalization pays: train dp_fedavg"),
-        (
-            50.0,
-            [*range(3, 60)],
-            f"{NOT_SHOWN}; it is undecided whether personalization pays",
-        ),
-        (
-            61.0,
-            [3],
-            f"{NOT_SHOWN}; it is undecided whether personalization pays",
-        ),
-        (
-            70.0,
-            [3],
-            f"{NOT_SHOWN}; personalization does not pay: learn alone",
-        ),
+        (50.0, [*range(3, 60)], UNDECIDED),
+        (61.0, [3], UNDECIDED),
+        (70.0, [3], f"{NOT_SHOWN}; personalization does not pay: learn alone"),
     ],
     ids=["pays", "read too often", "undecided", "does not pay"],
 )
@@ -228,30 +219,23 @@ def test_what_is_protected_is_said_of_certified_rows_also_beside_rows_with_a_lar
     assert "at most 99" in answer.protected(study, alone, RESULTS)
 
 
-def study_of(**changes: object) -> SimpleNamespace:
-    """Two runs of ten rounds, the first of which is a row twice."""
-    cells = [
-        SimpleNamespace(
-            privacy=SimpleNamespace(mechanism=mechanism, delta=1e-5),
-            partition=SimpleNamespace(kind="natural"),
-            departures=(),
-            plan_id="ten",
-        )
-        for mechanism in ("gaussian", "gaussian", "none")
-    ]
-    for path, value in changes.items():
-        *block, name = path.split("__")
-        setattr(getattr(cells[0], block[0]) if block else cells[0], name, value)
-    keys = ("a", "a", "b", "c")
-    rows = zip(keys, (cells[0], cells[0], *cells[1:]), strict=True)
+BUDGET = fake_results.BASE.privacy
+CELL = replace(
+    fake_results.BASE, partition=Partition("natural"), privacy=replace(BUDGET, delta=1e-5)
+)
+
+
+def study_of(first: Cell = CELL) -> SimpleNamespace:
+    """Two runs of ten rounds, the first of which is a row twice, and one without noise."""
+    rows = (("a", first), ("a", first), ("b", CELL), ("c", replace(CELL, privacy=Privacy())))
     return SimpleNamespace(rows=[SimpleNamespace(key=key, cell=cell) for key, cell in rows])
 
 
 def test_the_epsilon_of_all_runs_is_that_of_their_rounds_together(monkeypatch):
     plan = Plan("gaussian", 2, 1.0, 30.0, sample_rate=1.0, rounds=10, delta=1e-5, clients=60)
     monkeypatch.setattr(answer, "planned", lambda *_: SimpleNamespace(plan=plan))
-    twenty = accounting.epsilon(dataclasses.replace(plan, rounds=20), 1e-5)
+    twenty = accounting.epsilon(replace(plan, rounds=20), 1e-5)
     assert answer.epsilon_of_all(study_of(), RESULTS) == pytest.approx(twenty, rel=0.02)
-    other = {"partition__kind": "iid"}, {"privacy__delta": 1e-3}, {"departures": ("no clip",)}
-    for changes in other:
-        assert answer.epsilon_of_all(study_of(**changes), RESULTS) is None
+    dealt = {"partition": fake_results.BASE.partition}
+    for change in (dealt, {"privacy": BUDGET}, {"departures": ("no clip",)}):
+        assert answer.epsilon_of_all(study_of(replace(CELL, **change)), RESULTS) is None

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import tabled
 from pflpipe import cells
 from pflpipe.code import user_files
 from pflpipe.learning import sequences
@@ -17,47 +18,8 @@ from simulations import CLASSES, open_plan, plan, simulation
 
 STEPS, CHANNELS = 4, 5
 SMALL = {"shape": (STEPS, CHANNELS), "sizes": (3, 1), "local_epochs": 1}
-TEXT = """
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, image_shape, classes):
-        super().__init__()
-        self.layer = {layer}
-        self.out = nn.Linear({width}, classes)
-
-    def forward(self, x):  # [B, C, T]
-        x = x.transpose(1, 2)
-        {forward}
-        return self.out(z)
-"""
-LAST = "z = self.layer(x)[0][:, -1]"
-NETWORKS = {
-    "lstm": ("nn.LSTM(5, 4, batch_first=True)", 4, LAST),
-    "gru": ("nn.GRU(5, 4, batch_first=True)", 4, LAST),
-    "lstm in two layers": (
-        "nn.LSTM(5, 4, 2, bidirectional=True, batch_first=True, dropout=0.3)",
-        8,
-        "z = self.layer(x)[1][0].transpose(0, 1)[:, -2:].flatten(1)",
-    ),
-    "attention": (
-        "nn.MultiheadAttention(5, 1, dropout=0.3, batch_first=True)",
-        5,
-        "z = self.layer(x, x, x, need_weights=False)[0].mean(1)",
-    ),
-    "transformer": (
-        "nn.TransformerEncoderLayer(5, 1, 8, batch_first=True)",
-        5,
-        "z = self.layer(x).mean(1)",
-    ),
-    "embedding": (
-        "nn.Sequential(nn.Embedding(3, 4), nn.Flatten())",
-        4 * STEPS,
-        "z = self.layer((x[:, :, 0] > 0).long())",
-    ),
-}
+TABLES = tabled.table("test_sequences")
+NETWORKS = TABLES["NETWORKS"]
 
 
 @pytest.fixture
@@ -66,8 +28,7 @@ def network(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def network(name):
-        layer, width, forward = NETWORKS[name]
-        Path("net.py").write_text(TEXT.format(layer=layer, width=width, forward=forward))
+        Path("net.py").write_text(TABLES["TEXT"].format(**NETWORKS[name]))
         return cells.Model("net.py:Net")
 
     return network
@@ -118,10 +79,9 @@ def test_a_recurrent_layer_computes_what_torch_computes(kind, settings):
 
 
 def test_a_projection_and_another_activation_are_those_of_torch():
-    x = random(3, STEPS, CHANNELS)
     for layer in (nn.LSTM(CHANNELS, 4, 2, proj_size=2), nn.RNN(CHANNELS, 4, nonlinearity="relu")):
         plain, ours = of_torch(layer)
-        check_same(plain(x), ours(x))
+        check_same(plain(random(3, STEPS, CHANNELS)), ours(random(3, STEPS, CHANNELS)))
 
 
 @pytest.mark.parametrize("settings", [{"batch_first": True}, {"bias": False, "dropout": 0.5}])
@@ -173,21 +133,11 @@ def test_a_network_trains_with_the_same_numbers_for_one_client_and_for_many(netw
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_without_dropout_it_trains_as_plain_torch(network, name, backend, monkeypatch):
     """FedAvg of one client is gradient descent."""
-    layer, width, forward = NETWORKS[name]
-    monkeypatch.setitem(
-        NETWORKS, name, (layer.replace("8, batch", "8, dropout=0.0, batch"), width, forward)
-    )
-    world = simulation(
-        "fedavg",
-        model=network(name),
-        shape=(STEPS, CHANNELS),
-        sizes=(7,),
-        plan=open_plan(1, rounds=2),
-        backend=backend,
-        batch_size=0,
-        local_epochs=2,
-        lr=0.5,
-    )
+    layer = NETWORKS[name]["layer"].replace("8, batch", "8, dropout=0.0, batch")
+    monkeypatch.setitem(NETWORKS[name], "layer", layer)
+    one = {"shape": (STEPS, CHANNELS), "sizes": (7,), "plan": open_plan(1, rounds=2)}
+    steps = {"batch_size": 0, "local_epochs": 2, "lr": 0.5}
+    world = simulation("fedavg", model=network(name), backend=backend, **one, **steps)
     params = rounds.start(world).params
     plain = user_files.load("net.py:Net")((CHANNELS, STEPS), CLASSES).double()
     paths = list(dict(plain.named_parameters()))

@@ -1,12 +1,14 @@
 """Server optimizers: golden steps, what stays as it is, and that a server knows releases alone."""
 
-import dataclasses
 import itertools
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from fake_results import BASE
 from pflpipe import cells, options, trees
 from pflpipe.cells import Server
 from pflpipe.data.datasets import Arrays
@@ -20,7 +22,7 @@ from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.study.load import read
 from pflpipe.trees import ServerState
-from simulations import assert_equal, ends_of_other_data, plan, simulation, snapshot, spied
+from simulations import assert_equal, ends_of_other_data, hooked, plan, simulation, snapshot, spied
 
 torch.set_num_threads(1)
 SERVERS = {
@@ -33,7 +35,7 @@ SERVERS = {
 
 def served(world, server):
     """The simulation with a server optimizer."""
-    return dataclasses.replace(world, method=with_optimizer(world.method, server))
+    return replace(world, method=with_optimizer(world.method, server))
 
 
 def by_hand(w, releases, server):
@@ -43,11 +45,8 @@ def by_hand(w, releases, server):
         m, v = 0.0, server.tau * server.tau
         for release in releases:
             d = float(release[i])
-            if server.optimizer == "sgd":
-                w[i] += server.lr * d
-                continue
-            if server.optimizer == "momentum":
-                m = server.momentum * m + d
+            if server.optimizer in ("sgd", "momentum"):
+                m = server.momentum * m + d if server.optimizer == "momentum" else d
                 w[i] += server.lr * m
                 continue
             m = server.beta1 * m + (1 - server.beta1) * d
@@ -72,20 +71,21 @@ def test_steps_are_those_of_the_papers(name):
     np.testing.assert_allclose(flat(done.params), expected, rtol=0, atol=1e-13)
 
 
-def replayed(releases, server):
-    """The parameters after these releases, and their starting point, of one tensor."""
+def replayed(server, seed):
+    """Releases of one tensor, their starting point as torch takes it, and what the server makes of
+    them."""
     start = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    draw = torch.Generator().manual_seed(seed)
+    releases = torch.randn(6, 6, dtype=torch.float64, generator=draw)
     method = with_optimizer(Method(lambda *_: None, sends=lambda task: ("w",)), server)
     params, state = {"w": start}, method.init_server({"w": start}, None)
     for release in releases:
         params, state = method.aggregate(params, {"w": release}, state, None)
-    return start, params["w"]
+    return releases, torch.nn.Parameter(start.clone()), params["w"]
 
 
 def test_momentum_is_that_of_torch():
-    releases = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    start, found = replayed(releases, SERVERS["momentum"])
-    w = torch.nn.Parameter(start.clone())
+    releases, w, found = replayed(SERVERS["momentum"], seed=1)
     step = torch.optim.SGD([w], lr=0.7, momentum=0.8)
     for release in releases:
         w.grad = -release
@@ -96,16 +96,12 @@ def test_momentum_is_that_of_torch():
 def test_adam_is_that_of_torch_without_its_corrections():
     """Torch divides m by 1 - beta_1^t and v by 1 - beta_2^t, and begins at v = 0: its learning rate
     and its epsilon undo the former, its state the latter."""
-    releases = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     server = SERVERS["adam"]
-    start, found = replayed(releases, server)
-    w = torch.nn.Parameter(start.clone())
+    releases, w, found = replayed(server, seed=2)
     step = torch.optim.Adam([w], betas=(server.beta1, server.beta2))
-    step.state[w] = {
-        "step": torch.tensor(0.0),
-        "exp_avg": torch.zeros_like(start),
-        "exp_avg_sq": torch.full_like(start, server.tau**2),
-    }
+    moments = {"exp_avg": torch.zeros(6), "exp_avg_sq": torch.full((6,), server.tau**2)}
+    step.state[w] = {name: value.double() for name, value in moments.items()}
+    step.state[w]["step"] = torch.tensor(0.0)
     for t, release in enumerate(releases, 1):
         root = (1 - server.beta2**t) ** 0.5
         step.param_groups[0]["lr"] = server.lr * (1 - server.beta1**t) / root
@@ -133,12 +129,10 @@ def test_a_server_optimizer_changes_what_it_should_and_nothing_else(method):
     """Own parts of the model stay where they were; what a method's server keeps is what it keeps
     of releases."""
     world = served(world_of(method), SERVERS["adam"])
-    begun = rounds.start(world)
-    _, seen, states = spied(world, begun)
+    _, seen, states = spied(world)
     sent = set(world.method.sends(world.task))
-    for (before, _), (after, _), (_, scale, released) in zip(
-        states, states[1:], seen, strict=False
-    ):
+    models = itertools.pairwise(params for params, _ in states)
+    for (before, after), (_, scale, released) in zip(models, seen, strict=True):
         for name, value in after.items():
             moved = value != before[name]
             if name not in sent:
@@ -152,19 +146,13 @@ def test_a_server_optimizer_changes_what_it_should_and_nothing_else(method):
 
 def test_a_coordinate_that_is_not_sent_keeps_its_value_and_its_moments():
     """Else it would go on by what was released of it before."""
-    scales = [torch.ones(2), torch.tensor([1.0, 0.0])]
-    turn = itertools.count()
-    method = Method(
-        lambda *_: None,
-        sends=lambda task: ("w",),
-        scale=lambda params, server, task: {"w": scales[next(turn)]},
-    )
-    method = with_optimizer(method, SERVERS["yogi"])
+    both, one = torch.ones(2), torch.tensor([1.0, 0.0])
+    scales = iter((both, one))
+    sends = {"sends": lambda task: ("w",), "scale": lambda *given: {"w": next(scales)}}
+    method = with_optimizer(Method(lambda *_: None, **sends), SERVERS["yogi"])
     first = {"w": torch.zeros(2)}
-    params, state = method.aggregate(
-        first, {"w": torch.ones(2)}, method.init_server(first, None), None
-    )
-    after, kept = method.aggregate(params, {"w": torch.tensor([1.0, 0.0])}, state, None)
+    params, state = method.aggregate(first, {"w": both}, method.init_server(first, None), None)
+    after, kept = method.aggregate(params, {"w": one}, state, None)
     assert after["w"][1] == params["w"][1] > 0
     for moment in ("first.w", "second.w"):
         assert kept[moment][1] == state[moment][1]
@@ -174,28 +162,26 @@ def test_a_coordinate_that_is_not_sent_keeps_its_value_and_its_moments():
 def test_parts_besides_parameters_are_left_to_the_method():
     ends = []
     for server in (Server(), SERVERS["sgd"]):
-        world = served(simulation("fedpac", plan=plan(rounds=1)), server)
-        begun = rounds.start(world)
-        before, done = begun.params, rounds.run(world, begun)
-        ends.append((trees.sub(done.params, before), done.server))
+        done, _, states = spied(served(simulation("fedpac", plan=plan(rounds=1)), server))
+        ends.append((trees.sub(done.params, states[0][0]), done.server))
     (step, plain), (half, kept) = ends
     assert_equal({name: 0.5 * value for name, value in step.items()}, half)
     assert_equal({"method.centroids": plain["centroids"]}, kept, 0)
     assert plain["centroids"].any()
 
 
-@pytest.mark.parametrize("method", ["dp_fedsim", "fedglp_adp"])
-def test_what_a_server_keeps_of_releases_is_what_was_released(method):
-    values = {"dp_fedsim": {"similarity": "updates"}, "fedglp_adp": {}}[method]
-    world = simulation(method, values)
-    hooks, heard = world.method, []
+@pytest.mark.parametrize(
+    ("method", "values"), [("dp_fedsim", {"similarity": "updates"}), ("fedglp_adp", {})]
+)
+def test_what_a_server_keeps_of_releases_is_what_was_released(method, values):
+    world, heard = simulation(method, values), []
+    hooks = world.method
 
     def aggregate(params, released, server, task):
         heard.append((released, server))
         return hooks.aggregate(params, released, server, task)
 
-    listening = dataclasses.replace(world, method=dataclasses.replace(hooks, aggregate=aggregate))
-    _, seen, _ = spied(served(listening, SERVERS["momentum"]))
+    _, seen, _ = spied(served(hooked(world, aggregate=aggregate), SERVERS["momentum"]))
     names = set(hooks.init_server(rounds.start(world).params, world.task))
     assert names
     for (released, server), (_, _, outcome) in zip(heard, seen, strict=True):
@@ -242,8 +228,8 @@ def test_a_server_whose_moments_are_of_raw_updates_is_caught():
         _, state = fed.aggregate(params, mean, server, task)
         return trees.add(params, released), ServerState(state)
 
-    leaky = dataclasses.replace(fed, local_update=local_update, aggregate=aggregate)
-    one, other = ends_of_other_data(dataclasses.replace(world, method=leaky))
+    leaky = replace(fed, local_update=local_update, aggregate=aggregate)
+    one, other = ends_of_other_data(replace(world, method=leaky))
     assert_equal(one.params, other.params, 0)
     assert any(not torch.equal(one.server[name], other.server[name]) for name in one.server)
 
@@ -256,50 +242,24 @@ def test_options_of_one_optimizer_are_refused_for_another():
         options.check(right, "server")
 
 
-STUDY = """
-title: t
-description: d
-dataset: digits
-partition: {kind: iid, clients: 20}
-model: {name: mlp, hidden: [8]}
-training: {rounds: 2, local_epochs: 1, batch_size: 0, optimizer: sgd, lr: 0.1}
-privacy: {epsilon: 2, delta: 0.001, clip_norm: 1}
-server: {optimizer: adam, lr: 0.1}
-seeds: [0]
-search: {seeds: [7], validation_fraction: 0.2, values: {server.lr: [0.01, 0.1]}}
-methods:
-  - name: dp_fedavg
-    search: {server.tau: [0.001, 0.1]}
-  - name: local_only
-"""
-
-
-def test_a_search_tries_server_options_and_a_method_that_sends_nothing_has_none(tmp_path):
-    (tmp_path / "served.yaml").write_text(STUDY)
+def test_a_search_tries_server_options_and_a_method_that_sends_nothing_has_none():
     problems = Problems()
-    outline = read("served", tmp_path, problems)
+    outline = read("test_server", Path(__file__).parent / "cases", problems)
     problems.stop()
-    tried = {line.entry["name"]: line.candidates for line in outline.lines}
-    found = [one.rows[0].cell.server for one in tried["dp_fedavg"]]
-    assert {(one.lr, one.tau) for one in found} == {
-        (lr, tau) for lr in (0.01, 0.1) for tau in (0.001, 0.1)
-    }
-    assert {one.optimizer for one in found} == {"adam"}
-    assert [one.rows[0].cell.server for one in tried["local_only"]] == [Server()]
+    tried = {}
+    for line in outline.lines:
+        tried[line.entry["name"]] = {one.rows[0].cell.server for one in line.candidates}
+    grid = itertools.product((0.01, 0.1), (0.001, 0.1))
+    assert tried["dp_fedavg"] == {Server("adam", lr=lr, tau=tau) for lr, tau in grid}
+    assert tried["local_only"] == {Server()}
 
 
 def test_only_what_is_sent_has_moments_and_a_federation_has_the_server_that_is_asked_for():
     shards = [(np.ones((3, 5)), np.array([0, 1, 2])) for _ in range(3)]
-    world = federation(
-        "fedper",
-        shards,
-        model=cells.Model("mlp", (4,)),
-        training=cells.Training(2, 1, 0, "sgd", 0.1),
-        privacy=cells.Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=1.0),
-        server=SERVERS["adam"],
-        classes=3,
-        secret="told",
-    )
+    asked = {"model": cells.Model("mlp", (4,)), "training": cells.Training(2, 1, 0, "sgd", 0.1)}
+    asked["privacy"] = cells.Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=1.0)
+    server = SERVERS["adam"]
+    world = federation("fedper", shards, **asked, server=server, classes=3, secret="told")
     sent = {name for name in world.network.shapes if not name.startswith("head.")}
     moments = {f"{kind}.{name}" for kind in ("first", "second") for name in sent}
     assert set(rounds.start(world).server) == moments
@@ -309,17 +269,8 @@ def test_the_server_of_a_cell_is_that_of_its_run():
     """Built as the pipeline builds it, of arrays in memory."""
     images, labels = np.zeros((6, 8, 8, 1), dtype=np.uint8), np.arange(6) % 3
     split = Split([np.array([0, 1]), np.array([2, 3])], [[], []], [[], []], np.arange(2))
-    cell = cells.Cell(
-        "digits",
-        cells.Partition("iid", 2),
-        cells.Model("mlp", (4,)),
-        cells.Training(3, 1, 0, "sgd", 0.1),
-        cells.Privacy("gaussian", noise_multiplier=0.3, delta=1e-3, clip_norm=0.5),
-        "dp_fedavg",
-        server=SERVERS["yogi"],
-    )
-    arrays = Arrays(images, labels, images, labels, 3)
-    world = runs.of_data(
-        registry.resolve(cell), arrays, split, plan(2), device="cpu", backend="loop"
-    )
+    two = cells.Partition("iid", 2)
+    cell = registry.resolve(replace(BASE, partition=two, server=SERVERS["yogi"]))
+    arrays, rule = Arrays(images, labels, images, labels, 3), plan(2, rounds=BASE.training.rounds)
+    world = runs.of_data(cell, arrays, split, rule, device="cpu", backend="loop")
     assert "second.fc1.weight" in rounds.start(world).server
