@@ -8,6 +8,7 @@ import torch
 import yaml
 
 import fake_results
+import malformed
 from pflpipe.errors import ConfigError
 from pflpipe.report import comparison, sentences, tables, verdicts
 from pflpipe.report.tidy import tidy
@@ -78,9 +79,7 @@ def test_a_placebo_is_a_line_of_the_table_and_neither_rival_nor_winner(made):
 
 
 def written(tmp_path, **entry):
-    study = yaml.safe_load(
-        (fake_results.RUN.parent.parent / "docs/examples/easgd.yaml").read_text()
-    )
+    study = yaml.safe_load((malformed.ROOT / "docs/examples/easgd.yaml").read_text())
     control = {"variant": "placebo", "training": {"placebo": True}}
     study["methods"] = [{"name": "dp_fedavg"}, {"name": "dp_fedavg"} | control | entry]
     study["search"] = {"seeds": [100], "validation_fraction": 0.2}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def without_rows(update, client):
 @pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
 @pytest.mark.parametrize("sample_rate", [1.0, 0.25])
 def test_release_std_matches_plan(mechanism, sample_rate):
-    plan = dataclasses.replace(PLANS[mechanism], sample_rate=sample_rate)
+    plan = replace(PLANS[mechanism], sample_rate=sample_rate)
     repeats = 20_000
     scale = {"vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 10.0])}
     update = {"vector": torch.zeros(1).expand(repeats, 6, 5), "scalar": torch.zeros(repeats, 6)}
@@ -78,7 +79,7 @@ def test_release_std_matches_plan(mechanism, sample_rate):
 def test_noise_has_the_dtype_and_resolution_of_the_update(dtype):
     # With a divisor that is a power of two, float32 draws would survive a round trip through
     # float32.
-    plan = dataclasses.replace(GAUSSIAN, clip_norm=1.0, noise_multiplier=1.0, clients=4)
+    plan = replace(GAUSSIAN, clip_norm=1.0, noise_multiplier=1.0, clients=4)
     noise = noise_of(plan, everybody(4), uploads(clients=4, dtype=dtype))
     assert {value.dtype for value in noise.values()} == {dtype}
     assert torch.equal(noise["long"], noise["long"].float().to(dtype)) == (dtype == torch.float32)
@@ -143,7 +144,7 @@ def test_noise_is_drawn_for_the_empty_cohort(plan):
     mechanism=st.sampled_from(["gaussian", "laplace"]),
 )
 def test_noise_does_not_depend_on_data_nor_on_who_is_present(seed, present, size, mechanism):
-    plan = dataclasses.replace(PLANS[mechanism], sample_rate=0.5)
+    plan = replace(PLANS[mechanism], sample_rate=0.5)
     here = torch.tensor(present)
     update = uploads(seed, size=size, dtype=torch.float64)
     source, reference = generator(3), generator(3)
@@ -172,7 +173,7 @@ def test_noise_does_not_depend_on_data_nor_on_who_is_present(seed, present, size
 def test_one_client_moves_the_release_by_at_most_its_sensitivity(
     seed, client, size, sample_rate, mechanism, scaled
 ):
-    plan = dataclasses.replace(PLANS[mechanism], sample_rate=sample_rate)
+    plan = replace(PLANS[mechanism], sample_rate=sample_rate)
     scale = {"vector": torch.tensor([0.0, 1e-3, 1.0, 5.0, 80.0]), "scalar": torch.tensor(3.0)}
     scale = scale if scaled else None
     update = uploads(seed, dtype=torch.float64)
@@ -182,9 +183,10 @@ def test_one_client_moves_the_release_by_at_most_its_sensitivity(
     without = present.clone()
     without[client] = False
     zeroed = without_rows(update, client)
-    with_client = release(generator(seed), Uploads(update), present, plan, scale).sum
-    absent = release(generator(seed), Uploads(update), without, plan, scale).sum
-    silent = release(generator(seed), Uploads(zeroed), present, plan, scale).sum
+    worlds = ((update, present), (update, without), (zeroed, present))
+    with_client, absent, silent = (
+        release(generator(seed), Uploads(sent), here, plan, scale).sum for sent, here in worlds
+    )
     assert all(torch.equal(absent[name], silent[name]) for name in update)
     moved = {name: (with_client[name] - absent[name])[None] for name in update}
     most = plan.clip_norm / (sample_rate * 6)
@@ -192,16 +194,12 @@ def test_one_client_moves_the_release_by_at_most_its_sensitivity(
 
 
 def test_messages_that_share_the_noise_have_the_scale_of_the_sum():
-    scale = {
-        "vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 10.0]),
-        "matrix": torch.rand(400, 3, 4, generator=torch_generator(2)),
-    }
+    scale = {"vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 10.0])}
+    scale["matrix"] = torch.rand(400, 3, 4, generator=torch_generator(2))
     update = {name: value.expand(400, *value.shape) for name, value in uploads().items()}
-    present = everybody(lead=(400,))
-    whole = release(generator(1), Uploads(update), present, GAUSSIAN, scale)
-    shared = release(
-        generator(1), Uploads(update), present, GAUSSIAN, scale, ["noise_per_participant"]
-    )
+    given = Uploads(update), everybody(lead=(400,)), GAUSSIAN, scale
+    whole = release(generator(1), *given)
+    shared = release(generator(1), *given, ["noise_per_participant"])
     torch.testing.assert_close(shared.signal_norm, whole.signal_norm)
     clipped, _ = clip(update, GAUSSIAN.clip_norm, scale, lead=2)
     each = GAUSSIAN.clip_norm * GAUSSIAN.noise_multiplier / math.sqrt(6)
@@ -230,7 +228,7 @@ def test_scale_zero_means_not_sent():
 
 
 def test_nonfinite_uploads_count_as_zero_and_are_reported():
-    for plan in (GAUSSIAN, LAPLACE, dataclasses.replace(NOTHING, sample_rate=1.0)):
+    for plan in (GAUSSIAN, LAPLACE, replace(NOTHING, sample_rate=1.0)):
         update = uploads()
         update["matrix"][3, 0, 0] = math.nan
         released = release(generator(), Uploads(update), everybody(), plan)
@@ -288,14 +286,10 @@ def test_release_refuses_what_it_cannot_honour(change, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "change",
-    TABLES["plan refuses values out of range"],
-    ids=str,
-)
+@pytest.mark.parametrize("change", TABLES["plan refuses values out of range"], ids=str)
 def test_plan_refuses_values_out_of_range(change):
     with pytest.raises(PrivacyError, match=r"^privacy plan.*; "):
-        dataclasses.replace(GAUSSIAN, **change)
+        replace(GAUSSIAN, **change)
 
 
 def test_plan_cannot_be_changed():
@@ -304,7 +298,7 @@ def test_plan_cannot_be_changed():
 
 
 def test_participation_counts_fit_the_binomial_distribution():
-    plan = dataclasses.replace(GAUSSIAN, sample_rate=0.2, clients=50, rounds=40)
+    plan = replace(GAUSSIAN, sample_rate=0.2, clients=50, rounds=40)
     rng = np.random.default_rng(11)
     drawn = np.stack([sample_clients(rng, plan) for _ in range(4000)]).reshape(100, 40, 50)
     counts = drawn.sum(axis=1).ravel()  # 5,000 clients, each Binomial(40, 0.2)
@@ -328,15 +322,15 @@ def test_full_participation_draws_nothing():
 
 
 def test_the_public_cohort_has_a_fixed_size_and_is_the_same_for_everybody():
-    plan = dataclasses.replace(GAUSSIAN, sample_rate=0.1, clients=48)
+    plan = replace(GAUSSIAN, sample_rate=0.1, clients=48)
     cohorts = [public_cohort(round, plan) for round in range(30)]
     assert {int(cohort.sum()) for cohort in cohorts} == {5}  # q M = 4.8
     assert all((public_cohort(round, plan) == cohort).all() for round, cohort in enumerate(cohorts))
-    other = dataclasses.replace(plan, noise_multiplier=9.0, rounds=99)
+    other = replace(plan, noise_multiplier=9.0, rounds=99)
     assert (public_cohort(3, other) == cohorts[3]).all()
     assert len({cohort.tobytes() for cohort in cohorts}) > 25
-    assert public_cohort(0, dataclasses.replace(plan, sample_rate=1e-6)).sum() == 1
-    assert public_cohort(0, dataclasses.replace(plan, sample_rate=1.0)).all()
+    assert public_cohort(0, replace(plan, sample_rate=1e-6)).sum() == 1
+    assert public_cohort(0, replace(plan, sample_rate=1.0)).all()
 
 
 def test_upload_bits_are_what_one_client_sends_and_public_unless_masks_are_private():
@@ -355,9 +349,9 @@ def test_upload_bits_are_what_one_client_sends_and_public_unless_masks_are_priva
 
 
 def test_single_messages_exist_only_under_departures_of_messages():
-    for plan, departures in ((GAUSSIAN, ()), (LAPLACE, {"clip_in_training"})):
-        given = generator(), Uploads(uploads()), everybody(), plan
-        assert release(*given, departures=departures).messages == {}
+    given = Uploads(uploads()), everybody()
+    assert release(generator(), *given, GAUSSIAN).messages == {}
+    assert release(generator(), *given, LAPLACE, departures={"clip_in_training"}).messages == {}
 
 
 def test_release_computes_where_the_uploads_lie_and_takes_present_from_the_host(monkeypatch):

@@ -1,10 +1,11 @@
 """The report and the ledger: pages that say what came of a study, and that a browser shows whole,
 on a phone and on a desk."""
 
-import dataclasses
 import html
+import itertools
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ QUESTION = "Who wins & why? <b>Not bold</b>"
 def study() -> Study:
     made = fake_results.study(methods=("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!"))
     figures = (Drawing("privacy_utility", "privacy_utility"),)
-    return dataclasses.replace(made, description=QUESTION, figures=figures)
+    return replace(made, description=QUESTION, figures=figures)
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +81,8 @@ def test_the_report_asks_answers_and_shows(text, study, results):
     assert len(said) == 7
     assert said[0].startswith("At ε = 2, ")
     assert said[-1] == sentences.SEEDS_ALONE
-    assert said[-2].startswith(
-        "In this study feddpa (official code), as pflpipe imitates xiyuanyang45/DynamicPFL "
-    )
+    nominal = "In this study feddpa (official code), as pflpipe imitates xiyuanyang45/DynamicPFL "
+    assert said[-2].startswith(nominal)
     table = part(text, "table-tiny")
     assert table.count("<tr>") == 1 + 8
     assert '<td class="w nominal">2 (nominal; honest ∞ at δ=0.001)</td>' in table
@@ -104,9 +104,9 @@ def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_aga
     assert 'alt="claims against what an audit shows"' in text
     assert any("covered by no ε" in item for item in items(part(text, "not-covered")))
     again = text.partition('<h2 id="again">')[2]
-    assert html.escape(f".venv/bin/snakemake --cores all {SETTINGS} -- {results}/report.html") in (
-        again.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
-    )
+    again = again.replace("&#34;", "&quot;").replace("&#39;", "&#x27;")
+    command = f".venv/bin/snakemake --cores all {SETTINGS} -- {results}/report.html"
+    assert html.escape(command) in again
     assert "studies/tiny.yaml, seeds 0, 1, 2. Measured on " in again
     assert re.search(r"torch \d+\.\d+", again)
 
@@ -114,13 +114,11 @@ def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_aga
 @pytest.mark.slow
 def test_a_panel_of_conditions_has_sentences_of_its_own(study, tmp_path):
     few = [row for row in study.rows if row.cell.method in ("local_only", "dp_fedavg")]
-    rows = tuple(
-        dataclasses.replace(row, cell=dataclasses.replace(row.cell, partition=divided))
-        for alpha in (0.1, 1.0)
-        for row in few
-        if (divided := dataclasses.replace(row.cell.partition, alpha=alpha))
-    )
-    wide = dataclasses.replace(study, rows=rows)
+    rows = []
+    for alpha, row in itertools.product((0.1, 1.0), few):
+        divided = replace(row.cell.partition, alpha=alpha)
+        rows.append(replace(row, cell=replace(row.cell, partition=divided)))
+    wide = replace(study, rows=tuple(rows))
     folder = fake_results.write(wide, tmp_path)
     write_study(wide, folder, folder / "tables" / "tiny.csv")
     said = list(sentences.of_study(wide, ledger_page.read(folder / "tables" / "tiny.csv")))
@@ -129,7 +127,7 @@ def test_a_panel_of_conditions_has_sentences_of_its_own(study, tmp_path):
 
 
 def test_a_report_without_a_figure_of_its_study_is_one_clear_line(study, results, tmp_path):
-    more = dataclasses.replace(study, figures=(Drawing("gains", "gains"),))
+    more = replace(study, figures=(Drawing("gains", "gains"),))
     with pytest.raises(DataError, match=r"gains.png does not exist"):
         report_page.write([more], results, ROOT, "", PAGES / "report.html", tmp_path / "x.html")
     assert not (tmp_path / "x.html").exists()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import time
 from pathlib import Path
 from typing import Any, cast
@@ -35,9 +36,7 @@ def after(round: int, **measured: float) -> Progress:
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[int]:
-    return [
-        int(line.split("round ")[1].split("/")[0]) for line in capsys.readouterr().err.splitlines()
-    ]
+    return [int(number) for number in re.findall(r"round (\d+)/", capsys.readouterr().err)]
 
 
 @pytest.fixture
@@ -78,12 +77,8 @@ def test_the_last_accuracy_and_the_time_that_is_left_stand_in_the_line_and_in_th
     first, second = capsys.readouterr().err.splitlines()
     assert first == "run  round 3/10  loss 0.5000  personal_own 81.2 %  1234 images/s  70 s left"
     assert second == "run  round 4/10  loss 0.5000  personal_own 81.2 %  1234 images/s  60 s left"
-    assert json.loads(file.read_text()) == {
-        "round": 4,
-        "rounds": 10,
-        "measured": "personal_own 81.2 %",
-        "seconds_left": 60.0,
-    }
+    told = {"round": 4, "rounds": 10, "measured": "personal_own 81.2 %", "seconds_left": 60.0}
+    assert json.loads(file.read_text()) == told
 
 
 def test_a_file_is_written_every_few_seconds_and_a_disk_that_refuses_it_stops_nothing(

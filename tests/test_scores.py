@@ -1,7 +1,9 @@
 """Evaluation: what is counted, for whom, and what is left empty."""
 
 import dataclasses
+import itertools
 import os
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ from pflpipe.errors import ConfigError
 from pflpipe.files import intact
 from pflpipe.simulation import evaluation, rounds, runs, scores
 from pflpipe.simulation.simulation import Simulation
-from simulations import simulation, with_states
+from simulations import hooked, simulation, with_states
 
 
 def trained(method="dp_fedavg", **changes):
@@ -26,25 +28,34 @@ def trained(method="dp_fedavg", **changes):
 def test_scores_equal_a_count_by_hand(own_from_train, backend):
     world, progress = trained(backend=backend)
     if own_from_train:  # the own tests are rows of the training arrays then
-        split = dataclasses.replace(
-            world.split, test=world.split.validation[::-1], own_from_train=True
-        )
-        world = dataclasses.replace(world, split=split)
+        split = replace(world.split, test=world.split.validation[::-1], own_from_train=True)
+        world = replace(world, split=split)
     own = world.train if own_from_train else world.test
     rows = scores.accuracies(world, progress)
     for client, row in enumerate(rows):
-        train = world.train.schedule(world.work(client, progress.round)["train"])
-        personal = world.task.minimize(progress.params, train, world.task.loss)[0]
-        for kind, params in (("personal", personal), ("global", progress.params)):
-            for data, source, chosen in (
-                ("own", own, world.split.test[client]),
-                ("validation", world.train, world.split.validation[client]),
-                ("common", world.test, world.split.common),
-            ):
-                guess = world.network.apply(params, source.x[chosen]).argmax(1)
-                expected = 100 * (guess == source.y[chosen]).double().mean().item()
-                assert row[f"{kind}_{data}"] == pytest.approx(expected, nan_ok=True)
+        parts = {
+            "own": (own, world.split.test[client]),
+            "validation": (world.train, world.split.validation[client]),
+            "common": (world.test, world.split.common),
+        }
+        models = {"personal": personal(world, progress, client, progress.params)}
+        models["global"] = progress.params
+        for (kind, params), (part, on) in itertools.product(models.items(), parts.items()):
+            found = row[f"{kind}_{part}"]
+            assert found == pytest.approx(percent(world, params, *on), nan_ok=True)
         assert row["train_size"] == len(world.split.train[client])
+
+
+def personal(world, progress, client, start):
+    """A client's model after its last local work, from this start."""
+    train = world.train.schedule(world.work(client, progress.round)["train"])
+    return world.task.minimize(start, train, world.task.loss)[0]
+
+
+def percent(world, params, source, chosen):
+    """How many of these rows are counted right, in percent."""
+    guess = world.network.apply(params, source.x[chosen]).argmax(1)
+    return 100 * (guess == source.y[chosen]).double().mean().item()
 
 
 def test_a_personal_model_is_made_of_the_clients_own_final_state():
@@ -52,18 +63,14 @@ def test_a_personal_model_is_made_of_the_clients_own_final_state():
     rows = scores.accuracies(world, progress)
     for client, row in enumerate(rows):
         state = {name: value[client] for name, value in progress.states.items()}
-        train = world.train.schedule(world.work(client, progress.round)["train"])
-        guess = world.network.apply(
-            world.task.minimize(state, train, world.task.loss)[0], world.test.x
-        ).argmax(1)
-        assert row["personal_common"] == pytest.approx(
-            100 * (guess == world.test.y).double().mean().item()
-        )
+        model = personal(world, progress, client, state)
+        expected = percent(world, model, world.test, world.split.common)
+        assert row["personal_common"] == pytest.approx(expected)
 
 
 def test_a_search_learns_validation_accuracies_and_nothing_of_test_data():
     world, progress = trained()
-    unreadable = dataclasses.replace(world, test=None)  # any look at it raises
+    unreadable = replace(world, test=None)  # any look at it raises
     rows = scores.accuracies(world, progress)
     found = scores.accuracies(unreadable, progress, validation_only=True)
     kept = ("client", "train_size", "personal_validation", "global_validation")
@@ -76,18 +83,9 @@ def test_a_test_of_no_run_is_refused_and_not_an_empty_table(tmp_path):
         scores.places_of([], [], tmp_path / "results", tmp_path)
 
 
-def test_no_examples_means_no_accuracy():
-    world, progress = trained()
-    rows = scores.accuracies(world, progress)
-    for kind in ("personal", "global"):
-        assert [np.isnan(row[f"{kind}_validation"]) for row in rows] == [
-            len(part) == 0 for part in world.split.validation
-        ]
-
-
 def test_a_method_without_a_global_model_has_no_global_accuracy():
     world, progress = trained("local_only")
-    world = dataclasses.replace(world, has_global_model=False)
+    world = replace(world, has_global_model=False)
     for row in scores.accuracies(world, progress):
         assert np.isnan(row["global_own"])
         assert np.isnan(row["global_common"])
@@ -105,15 +103,13 @@ def test_clients_in_blocks_have_the_same_scores_and_few_schedules_at_once(backen
 
     world, progress = trained("fedper", backend=backend)
     fields = {field.name: getattr(world, field.name) for field in dataclasses.fields(world)}
-    world = Watched(**fields | {"split": dataclasses.replace(world.split, new=world.split)})
+    world = Watched(**fields | {"split": replace(world.split, new=world.split)})
     measures = {"sum": lambda probabilities, labels: float(probabilities[0].max() + labels.sum())}
 
     def found():
-        return (
-            scores.accuracies(world, progress, measures=measures),
-            scores.accuracies(world, progress, clients=[3, 1, 0]),
-            scores.accuracies_of_new(world, progress, measures=measures),
-        )
+        every = scores.accuracies(world, progress, measures=measures)
+        some = scores.accuracies(world, progress, clients=[3, 1, 0])
+        return every, some, scores.accuracies_of_new(world, progress, measures=measures)
 
     whole = found()
     assert [row["client"] for row in whole[1]] == [3, 1, 0]
@@ -153,9 +149,7 @@ def test_methods_only_ever_see_the_clients_training_examples():
         return spy
 
     hooks = {"local_update": spied(method.local_update), "personalize": spied(method.personalize)}
-    watched = dataclasses.replace(
-        world, method=dataclasses.replace(method, **hooks, head_epochs=1, full_pass=True)
-    )
+    watched = hooked(world, **hooks, head_epochs=1, full_pass=True)
     progress = rounds.start(watched)
     for _ in range(2):
         rounds.one_round(watched, progress)
@@ -168,8 +162,8 @@ class Interrupted:
     """Three runs on disk whose rows are made up, and who was computed; the third may fail."""
 
     def __init__(self, folder, monkeypatch):
-        self.out, self.computed, self.fails = folder / "scores/s/m.csv", [], True
-        cells = [dataclasses.replace(fake_results.BASE, seed=seed) for seed in range(3)]
+        self.out, self.computed = folder / "scores/s/m.csv", []
+        cells = [replace(fake_results.BASE, seed=seed) for seed in range(3)]
         files = [folder / name for name in ("plan.json", "partition.npz", "data.npz")]
         for file in files:
             file.write_text(file.name)
@@ -190,6 +184,14 @@ class Interrupted:
         self.computed.append(seed)
         return [{"client": client, "personal_own": seed / 3} for client in range(2)]
 
+    def stop(self):
+        """Begin, and be interrupted before the last run."""
+        self.fails = True
+        with pytest.raises(KeyboardInterrupt):
+            self.evaluate()
+        self.computed.clear()
+        self.fails = False
+
     def evaluate(self, code="program"):
         scores.evaluate_cells(self.places, self.out, device="cpu", backend="loop", code=code)
 
@@ -197,11 +199,8 @@ class Interrupted:
 @pytest.fixture
 def interrupted(tmp_path, monkeypatch):
     made = Interrupted(tmp_path, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        made.evaluate()
+    made.stop()
     assert not made.out.exists()
-    made.computed.clear()
-    made.fails = False
     return made
 
 
@@ -215,9 +214,8 @@ def test_an_interrupted_evaluation_goes_on_with_the_runs_that_are_missing(interr
     assert interrupted.computed == [2, 0, 1, 2]
     assert interrupted.out.read_bytes() == found
     assert intact(interrupted.out)
-    assert list(pd.read_csv(interrupted.out)["cell"]) == [
-        cell.id for cell, _, _ in interrupted.places for _ in range(2)
-    ]
+    ids = [cell.id for cell, _, _ in interrupted.places for _ in range(2)]
+    assert list(pd.read_csv(interrupted.out)["cell"]) == ids
 
 
 def test_scores_of_another_program_or_of_a_run_that_was_trained_again_are_not_taken(interrupted):
@@ -225,10 +223,6 @@ def test_scores_of_another_program_or_of_a_run_that_was_trained_again_are_not_ta
     os.utime(run / "state.pt", ns=(1, 1))
     interrupted.evaluate()
     assert interrupted.computed == [1, 2]
-    interrupted.fails = True
-    with pytest.raises(KeyboardInterrupt):
-        interrupted.evaluate()
-    interrupted.computed.clear()
-    interrupted.fails = False
+    interrupted.stop()
     interrupted.evaluate(code="another")
     assert interrupted.computed == [0, 1, 2]
