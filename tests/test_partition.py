@@ -457,21 +457,10 @@ def test_apportion_gives_all_within_room_and_within_one_of_the_quota(weights, to
         assert (abs(free - total * weights / weights.sum()) < 1).all()
 
 
-SAVED = {
-    "no validation": (
-        Wish("dirichlet", 12, alpha=0.1, validation_fraction=0.0, test_fraction=0.3),
-        balanced(20),
-    ),
-    "clients without rows": (
-        Wish("natural", 12, min_size=6, test_fraction=0.3),
-        of_users([0, 5, 0, 7, 0] + [8] * 7, [1, 0, 1, 2, 3] + [1] * 7),
-    ),
-}
-
-
-@pytest.mark.parametrize(("wish", "data"), SAVED.values(), ids=SAVED)
-def test_saved_split_is_loaded_with_the_same_bits_in_the_promised_arrays(wish, data, tmp_path):
-    split, path = make(data, wish, 0), tmp_path / "new" / "split.npz"
+@pytest.mark.parametrize("wish", TABLES["wishes that are saved"], ids=lambda wish: wish["kind"])
+def test_saved_split_is_loaded_with_the_same_bits_in_the_promised_arrays(wish, tmp_path):
+    data = of_users([0, 5, 0, 7, 0] + [8] * 7, [1, 0, 1, 2, 3] + [1] * 7)
+    split, path = make(data, Wish(**wish), 0), tmp_path / "new" / "split.npz"
     split.save(path)
     loaded = Split.load(path)
     assert_same_rows(split, loaded)
@@ -529,11 +518,13 @@ def test_a_wish_that_cannot_be_met_is_refused_with_place_and_remedy(change, word
         make(balanced(50), wish, 0)
 
 
-def test_natural_wishes_are_checked_against_the_users():
-    with pytest.raises(DataError, match="got 9; expected at most 8, the data set's user ids"):
-        partition.check(Wish("natural", 9), 10, 500, 8)
-    with pytest.raises(DataError, match="with 1 user id'; expected a data set with at least 2"):
-        partition.check(Wish("natural"), 10, 500, 1)
+NATURAL = TABLES["a natural wish that cannot be met"]
+
+
+@pytest.mark.parametrize(("wish", "users", "words"), NATURAL)
+def test_a_natural_wish_that_cannot_be_met_is_refused(wish, users, words):
+    with pytest.raises((ConfigError, DataError), match=words):
+        partition.check(Wish("natural", **wish), 10, 500, users)
 
 
 # ---------------------------------------------------------------- dealt without regard to users
@@ -572,15 +563,6 @@ def test_shifted_labels_are_those_of_the_first_clients_and_nothing_else_changes(
     numbers = arrays(labels.astype(np.float32))
     with pytest.raises(ConfigError, match=r"shifted; got 0\.25; expected 0, as labels are real"):
         make(numbers, Wish("iid", 4, test_fraction=0.3, shifted=0.25), 0)
-
-
-def test_who_has_users_for_clients_ignores_none():
-    for change, words in (
-        ({"users": "ignored"}, "users is for partition.kind dirichlet or pathological or iid only"),
-        ({"max_clients_per_user": 2}, "max_clients_per_user is for partition.users ignored only"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            make(arrays(np.arange(200) % 10, users=8), replace(Wish("natural", 4), **change), 0)
 
 
 @kinds_that_deal

@@ -271,11 +271,7 @@ def shown(folder: Path, repeats: int, numbers: slice) -> dict[str, str]:
     malformed.write_good(folder)
     people = np.arange(60) // 6
     malformed.own_data(train_users=people)(folder)
-    values = {"training.lr": [0.1, 0.5, 1.0], "privacy.clip_norm": [0.5, 1.0]}
-    search_of = {key: one for key, one in STUDY["search"].items() if key != "candidates"}
-    asked = {"dataset": "mine", "partition": {"kind": "natural", "clients": 10}, "seeds": [0]}
-    asked |= {"axes": {"privacy.epsilon": [2, 8]}, "search": search_of | {"values": values}}
-    malformed.write(folder / "studies/good.yaml", STUDY | asked)
+    malformed.write(folder / "studies/good.yaml", STUDY | TABLES["SHOWN"])
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setattr(PrivateSearch, "draw", draw)
         return dict(_shown(patch))

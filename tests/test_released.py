@@ -339,19 +339,17 @@ def variant(**changes: Any) -> cells.Cell:
 USERS = {"kind": "natural", "alpha": None}
 
 
-@pytest.mark.parametrize(
-    ("both", "other", "same"),
-    [
-        pytest.param({}, {"seed": 1}, False, id="seed"),
-        pytest.param({}, {"alpha": 0.5}, False, id="alpha"),
-        pytest.param(
-            {}, {"validation_fraction": 0.3, "test_fraction": None}, True, id="parts set aside"
-        ),
-        pytest.param(USERS, {"seed": 1}, True, id="users of all seeds"),
-        pytest.param(USERS, {"clients": 8, "min_size": 2}, True, id="the first users"),
-        pytest.param(USERS, {"dataset": "other"}, False, id="other users"),
-    ],
-)
+TWO_RUNS = {
+    "seed": ({}, {"seed": 1}, False),
+    "alpha": ({}, {"alpha": 0.5}, False),
+    "parts set aside": ({}, {"validation_fraction": 0.3, "test_fraction": None}, True),
+    "users of all seeds": (USERS, {"seed": 1}, True),
+    "the first users": (USERS, {"clients": 8, "min_size": 2}, True),
+    "other users": (USERS, {"dataset": "other"}, False),
+}
+
+
+@pytest.mark.parametrize(("both", "other", "same"), TWO_RUNS.values(), ids=TWO_RUNS)
 def test_clients_are_the_same_when_they_hold_the_same_share_or_are_the_same_users(
     both, other, same, tmp_path
 ):
@@ -399,16 +397,15 @@ RESIDUALS = (RUN, "diagnostics", "residuals")
 PLAN = f"plans/{fake_results.BASE.plan_id}.json"
 
 
-@pytest.mark.parametrize(
-    ("path", "change", "words"),
-    [
-        (RESIDUALS, {"strangers": 3}, "took part undrawn, or were drawn and did not; got 3"),
-        (RESIDUALS, {"mismatches": 1}, "without exactly the noise of its plan; got 1"),
-        ((RUN, "released"), {"releases": 5}, "rounds with a release; got 5"),
-        ((PLAN, "ledger"), {"claim": "nominal"}, "claim; got 'nominal'; expected certified"),
-    ],
-    ids=["strangers", "mismatches", "releases", "a plan that certifies nothing"],
-)
+OTHERWISE = [
+    (RESIDUALS, {"strangers": 3}, "took part undrawn, or were drawn and did not; got 3"),
+    (RESIDUALS, {"mismatches": 1}, "without exactly the noise of its plan; got 1"),
+    ((RUN, "released"), {"releases": 5}, "rounds with a release; got 5"),
+    ((PLAN, "ledger"), {"claim": "nominal"}, "claim; got 'nominal'; expected certified"),
+]
+
+
+@pytest.mark.parametrize(("path", "change", "words"), OTHERWISE)
 def test_a_run_that_did_something_else_than_its_plan_is_not_published(
     path, change, words, tmp_path
 ):

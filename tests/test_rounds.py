@@ -22,7 +22,6 @@ from simulations import (
     assert_equal,
     hooked,
     open_plan,
-    params_after,
     plan,
     simulation,
     snapshot,
@@ -79,17 +78,6 @@ def test_a_round_is_the_weighted_mean_of_updates(method, rule, weights):
         weighted = (weight * end[name] for weight, end in zip(weights, ends, strict=True))
         expected = sum(weighted) / sum(weights)
         torch.testing.assert_close(done.params[name], expected, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.slow
-def test_the_noise_of_a_round_has_the_std_of_the_plan():
-    loud = plan(noise_multiplier=50.0, clip_norm=0.2, rounds=60)
-    world = simulation("dp_fedavg", plan=loud, **NOTHING_LEARNED)
-    steps = [flat(rounds.start(world).params)]
-    rounds.run(world, rounds.start(world), lambda progress: steps.append(flat(progress.params)))
-    noise = torch.stack(steps).diff(dim=0)  # lr 0: every upload is zero, what moves is noise
-    claimed = 0.2 * 50.0 / 4
-    assert abs(noise.std().item() / claimed - 1) < 4 / np.sqrt(2 * noise.numel())
 
 
 def test_rounds_released_are_the_rounds_accounted():
@@ -181,12 +169,6 @@ def test_diagnostics_tell_norms_before_clipping_and_the_signal_to_noise_ratio():
     assert row["update_norm_max"] >= row["update_norm_mean"] > 1e-3
     assert row["signal_norm"] <= 1e-3 * (1 + 1e-6)
     assert row["signal_to_noise"] == row["signal_norm"] / row["noise_norm"]
-
-
-def test_different_seeds_differ_and_equal_seeds_agree():
-    ends = [flat(params_after(simulation("dp_fedavg", seed=seed))) for seed in (0, 0, 1)]
-    assert torch.equal(ends[0], ends[1])
-    assert not torch.equal(ends[0], ends[2])
 
 
 def test_no_random_stream_is_used_twice_in_a_run(monkeypatch):

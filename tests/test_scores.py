@@ -15,7 +15,7 @@ from pflpipe.errors import ConfigError
 from pflpipe.files import intact
 from pflpipe.simulation import evaluation, rounds, runs, scores
 from pflpipe.simulation.simulation import Simulation
-from simulations import hooked, simulation, with_states
+from simulations import hooked, simulation
 
 
 def trained(method="dp_fedavg", **changes):
@@ -123,9 +123,8 @@ def test_clients_in_blocks_have_the_same_scores_and_few_schedules_at_once(backen
 
 def test_a_model_that_is_not_finite_is_never_right():
     world, progress = trained("local_only")
-    with_states(
-        progress, lambda _, value: torch.cat([torch.full_like(value[:1], torch.nan), value[1:]])
-    )
+    broken = {name: value * torch.nan for name, value in progress.states.of([0]).items()}
+    progress.states = progress.states.replaced([0], broken)
     rows = scores.accuracies(world, progress)
     assert rows[0]["personal_own"] == rows[0]["personal_common"] == 0
     assert any(row["personal_common"] > 0 for row in rows[1:])

@@ -34,10 +34,9 @@ def test_a_stream_is_the_same_again_whatever_is_drawn_beside_it():
 
 
 def test_all_128_bits_of_a_stream_follow_from_its_key_and_its_name():
-    for streams in (
-        [release_rng(derived_key("run", run), "noise", 0) for run in range(1500)],
-        [release_rng("one key", "noise", round) for round in range(1500)],
-    ):
+    of_runs = [release_rng(derived_key("run", run), "noise", 0) for run in range(1500)]
+    of_rounds = [release_rng("one key", "noise", round) for round in range(1500)]
+    for streams in (of_runs, of_rounds):
         bits = np.stack([keyed_by(stream) for stream in streams])
         assert bits.shape == (1500, 128)
         signs = 2.0 * bits - 1
@@ -49,14 +48,8 @@ def test_all_128_bits_of_a_stream_follow_from_its_key_and_its_name():
 
 
 def test_one_letter_of_a_key_or_one_more_word_makes_another_stream():
-    names = (
-        ("key", "noise", 3),
-        ("kez", "noise", 3),
-        ("key", "sample", 3),
-        ("key", "noise", 4),
-        ("key", "noise", 3, 0),
-        ("key",),
-    )
+    names = [("key", "noise", 3), ("kez", "noise", 3), ("key", "sample", 3)]
+    names += [("key", "noise", 4), ("key", "noise", 3, 0), ("key",)]
     draws = np.stack([release_rng(*name).standard_normal(4000) for name in names])
     apart = np.corrcoef(draws)[np.triu_indices(len(names), 1)]
     assert np.abs(apart).max() < stats.norm.isf(RAREST) / np.sqrt(4000)

@@ -59,14 +59,7 @@ def random(*shape, seed=0):
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"num_layers": 3, "bidirectional": True, "dropout": 0.5},
-        {"num_layers": 2, "bias": False, "batch_first": True},
-    ],
-)
+@pytest.mark.parametrize("settings", TABLES["settings of recurrent layers"])
 def test_a_recurrent_layer_computes_what_torch_computes(kind, settings):
     plain, ours = of_torch(kind(CHANNELS, 4, **settings))
     assert type(ours) is sequences.Recurrent
@@ -117,10 +110,8 @@ def test_attention_to_other_sizes_and_a_stack_of_layers_are_those_of_torch():
     ("method", "name"), [*(("dp_fedavg", name) for name in NETWORKS), ("feddpa", "gru")]
 )
 def test_a_network_trains_with_the_same_numbers_for_one_client_and_for_many(network, name, method):
-    worlds = [
-        simulation(method, model=network(name), plan=plan(2, rounds=2), backend=backend, **SMALL)
-        for backend in ("loop", "vmap")
-    ]
+    given = SMALL | {"model": network(name), "plan": plan(2, rounds=2)}
+    worlds = [simulation(method, backend=backend, **given) for backend in ("loop", "vmap")]
     left, right = (rounds.run(world, rounds.start(world)) for world in worlds)
     start = rounds.start(worlds[0]).params
     assert all(not torch.equal(left.params[key], start[key]) for key in start)

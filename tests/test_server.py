@@ -71,36 +71,20 @@ def test_steps_are_those_of_the_papers(name):
     np.testing.assert_allclose(flat(done.params), expected, rtol=0, atol=1e-13)
 
 
-def replayed(server, seed):
-    """Releases of one tensor, their starting point as torch takes it, and what the server makes of
-    them."""
-    start = torch.linspace(-1, 1, 6, dtype=torch.float64)
-    draw = torch.Generator().manual_seed(seed)
+def test_adam_is_that_of_torch_without_its_corrections():
+    """Torch divides m by 1 - beta_1^t and v by 1 - beta_2^t, and begins at v = 0: its learning rate
+    and its epsilon undo the former, its state the latter."""
+    server, start = SERVERS["adam"], torch.linspace(-1, 1, 6, dtype=torch.float64)
+    draw = torch.Generator().manual_seed(2)
     releases = torch.randn(6, 6, dtype=torch.float64, generator=draw)
     method = with_optimizer(Method(lambda *_: None, sends=lambda task: ("w",)), server)
     params, state = {"w": start}, method.init_server({"w": start}, None)
     for release in releases:
         params, state = method.aggregate(params, {"w": release}, state, None)
-    return releases, torch.nn.Parameter(start.clone()), params["w"]
-
-
-def test_momentum_is_that_of_torch():
-    releases, w, found = replayed(SERVERS["momentum"], seed=1)
-    step = torch.optim.SGD([w], lr=0.7, momentum=0.8)
-    for release in releases:
-        w.grad = -release
-        step.step()
-    torch.testing.assert_close(found, w.detach(), rtol=1e-13, atol=1e-14)
-
-
-def test_adam_is_that_of_torch_without_its_corrections():
-    """Torch divides m by 1 - beta_1^t and v by 1 - beta_2^t, and begins at v = 0: its learning rate
-    and its epsilon undo the former, its state the latter."""
-    server = SERVERS["adam"]
-    releases, w, found = replayed(server, seed=2)
+    w = torch.nn.Parameter(start.clone())
     step = torch.optim.Adam([w], betas=(server.beta1, server.beta2))
-    moments = {"exp_avg": torch.zeros(6), "exp_avg_sq": torch.full((6,), server.tau**2)}
-    step.state[w] = {name: value.double() for name, value in moments.items()}
+    begin = torch.full_like(start, server.tau**2)
+    step.state[w] = {"exp_avg": torch.zeros_like(start), "exp_avg_sq": begin}
     step.state[w]["step"] = torch.tensor(0.0)
     for t, release in enumerate(releases, 1):
         root = (1 - server.beta2**t) ** 0.5
@@ -108,7 +92,7 @@ def test_adam_is_that_of_torch_without_its_corrections():
         step.param_groups[0]["eps"] = server.tau / root
         w.grad = -release
         step.step()
-    torch.testing.assert_close(found, w.detach(), rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(params["w"], w.detach(), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("method", NAMES)
