@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.func import vmap
+from torch.func import functional_call, vmap
 
 from pflpipe import cells, trees
 from pflpipe.learning import networks, solvers
@@ -30,17 +30,57 @@ SPECIAL = [
 ]
 PROJECTED = Solver("sgd", 0.1, momentum=0.9, low=-0.2, high=0.3)
 BOTH = [solvers.minimize_loop, solvers.minimize_functional]
+CLOSE = {"rtol": 1e-12, "atol": 1e-14}
 
 
 @pytest.fixture
 def problem():
-    """Parameters, a ragged schedule (the last step has 2 of 4 rows) and the mean cross-entropy of a
-    small network."""
+    """Parameters, a ragged schedule of the first ten rows (the last step has 2 of 4) and the mean
+    cross-entropy of a small network."""
     world = simulation("dp_fedavg")
     params = world.network.init(torch.Generator().manual_seed(1), torch.float64)
     index = torch.tensor([[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 8, 8]])
     schedule = Schedule(world.train.x, world.train.y, index, torch.tensor([4, 4, 2]), (4, 4, 2))
     return params, schedule, world.task
+
+
+def first(schedule, steps):
+    """The first steps of the problem's schedule."""
+    index, count = schedule.index[:steps], schedule.count[:steps]
+    return dataclasses.replace(schedule, index=index, count=count, sizes=(4, 4, 2)[:steps])
+
+
+def multiples(number, params):
+    """A mask of the coordinates whose place is a multiple of the number."""
+    return {
+        name: torch.arange(value.numel()).view(value.shape) % number == 0
+        for name, value in params.items()
+    }
+
+
+def by_torch(params, schedule, loss, solver, ascent=None):
+    """What torch.optim trains, and the mean of the losses. Where there is an ascent, it is fed with
+    the gradient at that point: the weights are kept, moved there, and put back before the step."""
+    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
+    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[solver.optimizer]
+    extra = {"momentum": solver.momentum} if solver.optimizer == "sgd" else {}
+    optimizer = kind(leaves.values(), lr=solver.lr, weight_decay=solver.weight_decay, **extra)
+    losses = []
+    for batch in schedule:
+        optimizer.zero_grad()
+        losses.append(loss(leaves, batch))
+        losses[-1].backward()
+        if ascent is not None:
+            kept = [leaf.detach().clone() for leaf in leaves.values()]
+            for leaf, above in zip(leaves.values(), ascent(leaves.values()), strict=True):
+                leaf.data = above
+            optimizer.zero_grad()
+            loss(leaves, batch).backward()
+            for leaf, before in zip(leaves.values(), kept, strict=True):
+                leaf.data = before
+        optimizer.step()
+    trained = {name: leaf.detach() for name, leaf in leaves.items()}
+    return trained, torch.stack(losses).mean().detach()
 
 
 def padded(schedule):
@@ -55,24 +95,17 @@ def padded(schedule):
 @pytest.mark.parametrize("minimize", BOTH)
 def test_solver_equals_torch_optim_on_a_module(problem, solver, minimize):
     params, schedule, task = problem
-    module = torch.nn.Sequential(
-        torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, CLASSES)
-    ).double()
-    module.load_state_dict(dict(zip(module.state_dict(), params.values(), strict=True)))
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[solver.optimizer]
-    extra = {"momentum": solver.momentum} if solver.optimizer == "sgd" else {}
-    optimizer = kind(module.parameters(), lr=solver.lr, weight_decay=solver.weight_decay, **extra)
-    losses = []
-    for batch in schedule:
-        optimizer.zero_grad()
-        loss = F.cross_entropy(module(batch.x), batch.y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.detach())
+    layers = torch.nn.Linear(5, 4), torch.nn.ReLU(), torch.nn.Linear(4, CLASSES)
+    module = torch.nn.Sequential(*layers).double()
+
+    def loss(leaves, batch):
+        named = dict(zip(module.state_dict(), leaves.values(), strict=True))
+        return F.cross_entropy(functional_call(module, named, batch.x), batch.y)
+
     trained, mean = minimize(params, schedule, [Objective(task.loss)], solver)
-    for ours, theirs in zip(trained.values(), module.parameters(), strict=True):
-        torch.testing.assert_close(ours, theirs.detach(), rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(mean, torch.stack(losses).mean(), rtol=1e-12, atol=1e-14)
+    expected, expected_mean = by_torch(params, schedule, loss, solver)
+    torch.testing.assert_close(trained, expected, **CLOSE)
+    torch.testing.assert_close(mean, expected_mean, **CLOSE)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -84,31 +117,26 @@ def test_the_loop_on_a_gpu_equals_the_loop_on_a_cpu(problem, solver):
     objectives = [Objective(task.loss)]
     expected, loss = solvers.minimize_loop(params, schedule, objectives, solver)
     trained, mean = solvers.minimize_loop(on_gpu, there, objectives, solver)
+    back = {name: value.cpu() for name, value in trained.items()}
     torch.testing.assert_close(mean.cpu(), loss, rtol=1e-9, atol=1e-12)
-    for name in expected:
-        torch.testing.assert_close(trained[name].cpu(), expected[name], rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(back, expected, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("solver", [*SOLVERS, *SPECIAL, PROJECTED], ids=str)
 def test_padding_changes_nothing(problem, solver):
     params, schedule, task = problem
-    plain, loss = solvers.minimize_functional(params, schedule, [Objective(task.loss)], solver)
-    more, same_loss = solvers.minimize_functional(
-        params, padded(schedule), [Objective(task.loss)], solver
+    plain, more = (
+        solvers.minimize_functional(params, steps, [Objective(task.loss)], solver)
+        for steps in (schedule, padded(schedule))
     )
-    for name in plain:
-        torch.testing.assert_close(plain[name], more[name], rtol=1e-13, atol=1e-15)
-    torch.testing.assert_close(loss, same_loss, rtol=1e-13, atol=1e-15)
+    torch.testing.assert_close(plain, more, rtol=1e-13, atol=1e-15)
 
 
 @pytest.mark.parametrize("solver", SOLVERS + SPECIAL, ids=str)
 @pytest.mark.parametrize("minimize", BOTH)
 def test_only_masked_coordinates_move_even_with_weight_decay(problem, solver, minimize):
     params, schedule, task = problem
-    mask = {
-        name: torch.arange(value.numel()).view(value.shape) % 2 == 0
-        for name, value in params.items()
-    }
+    mask = multiples(2, params)
     trained, _ = minimize(params, schedule, [Objective(task.loss, mask)], solver)
     for name, value in params.items():
         assert torch.equal(trained[name][~mask[name]], value[~mask[name]])
@@ -118,9 +146,8 @@ def test_only_masked_coordinates_move_even_with_weight_decay(problem, solver, mi
 @pytest.mark.parametrize("minimize", BOTH)
 def test_only_named_parameters_train(problem, minimize):
     params, schedule, task = problem
-    trained, _ = minimize(
-        params, schedule, [Objective(task.loss)], SOLVERS[1], ("head.weight", "head.bias")
-    )
+    names = "head.weight", "head.bias"
+    trained, _ = minimize(params, schedule, [Objective(task.loss)], SOLVERS[1], names)
     assert torch.equal(trained["fc1.weight"], params["fc1.weight"])
     assert not torch.equal(trained["head.weight"], params["head.weight"])
     assert list(trained) == list(params)
@@ -130,13 +157,9 @@ def test_only_named_parameters_train(problem, minimize):
 def test_alternating_objectives_agree_in_loop_and_functional(problem, solver):
     params, schedule, task = problem
     objectives = taking_turns(params, task)
-    loop, loop_loss = solvers.minimize_loop(params, schedule, objectives, solver)
-    functional, functional_loss = solvers.minimize_functional(
-        params, padded(schedule), objectives, solver
-    )
-    for name in params:
-        torch.testing.assert_close(loop[name], functional[name], rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(loop_loss, functional_loss, rtol=1e-12, atol=1e-14)
+    loop = solvers.minimize_loop(params, schedule, objectives, solver)
+    functional = solvers.minimize_functional(params, padded(schedule), objectives, solver)
+    torch.testing.assert_close(loop, functional, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -151,10 +174,7 @@ def test_a_pull_is_the_penalty_that_autograd_differentiates(
 ):
     params, schedule, task = problem
     origin = {name: value + 0.1 * away for name, value in params.items()}
-    mask = {
-        name: torch.arange(value.numel()).view(value.shape) % 3 == 0
-        for name, value in params.items()
-    }
+    mask = multiples(3, params)
 
     def penalised(tree, batch):
         gaps = trees.sub(tree, origin)
@@ -168,11 +188,9 @@ def test_a_pull_is_the_penalty_that_autograd_differentiates(
 
     solver = Solver("sgd", 0.1, momentum=0.9, rho=0.05)
     pull = DistancePenalty(0.2, origin, mask if masked else None, length, by_tensor)
-    expected, expected_loss = minimize(params, schedule, [Objective(penalised)], solver)
-    trained, loss = minimize(params, schedule, [Objective(task.loss, penalty=pull)], solver)
-    for name in params:
-        torch.testing.assert_close(trained[name], expected[name], rtol=1e-12, atol=1e-14)
-    torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=1e-14)
+    expected = minimize(params, schedule, [Objective(penalised)], solver)
+    found = minimize(params, schedule, [Objective(task.loss, penalty=pull)], solver)
+    torch.testing.assert_close(found, expected, **CLOSE)
 
 
 @pytest.mark.parametrize("by_tensor", [False, True])
@@ -195,16 +213,14 @@ def test_each_client_has_a_pull_of_its_own_under_vmap(problem, masked, by_tensor
         objective = Objective(task.loss, penalty=pull)
         return solvers.minimize_functional(start, schedule, [objective], Solver("sgd", 0.1))
 
+    def of(client, tree):
+        return {name: value[client] for name, value in tree.items()}
+
     together, losses = vmap(trained)(starts, origins, masks, lengths)
     for client in range(clients):
-        own = [
-            {name: value[client] for name, value in tree.items()}
-            for tree in (starts, origins, masks)
-        ]
-        alone, loss = trained(*own, lengths[client])
-        for name, value in alone.items():
-            torch.testing.assert_close(together[name][client], value, rtol=1e-12, atol=1e-14)
-        torch.testing.assert_close(losses[client], loss, rtol=1e-12, atol=1e-14)
+        own = [of(client, tree) for tree in (starts, origins, masks)]
+        alone = trained(*own, lengths[client])
+        torch.testing.assert_close((of(client, together), losses[client]), alone, **CLOSE)
 
 
 def test_a_pull_measures_convolutions_in_the_order_of_the_flat_vector():
@@ -214,13 +230,8 @@ def test_a_pull_measures_convolutions_in_the_order_of_the_flat_vector():
     mask = {
         name: torch.rand(value.shape, generator=generator) < 0.5 for name, value in start.items()
     }
-    schedule = Schedule(
-        torch.zeros(2, 1),
-        torch.zeros(2).long(),
-        torch.tensor([[0], [1]]),
-        torch.tensor([1, 1]),
-        (1, 1),
-    )
+    index, ones = torch.tensor([[0], [1]]), torch.tensor([1, 1])
+    schedule = Schedule(torch.zeros(2, 1), torch.zeros(2).long(), index, ones, (1, 1))
 
     def flat(tree, batch):
         return sum(value.sum() for value in tree.values()) * 0.0
@@ -229,8 +240,8 @@ def test_a_pull_measures_convolutions_in_the_order_of_the_flat_vector():
     loop, functional = (
         minimize(start, schedule, [objective], Solver("sgd", 0.1))[0] for minimize in BOTH
     )
+    torch.testing.assert_close(loop, functional, **CLOSE)
     for name in start:
-        torch.testing.assert_close(loop[name], functional[name], rtol=1e-12, atol=1e-14)
         assert torch.equal(loop[name][~mask[name]], start[name][~mask[name]])
         assert not torch.equal(loop[name], start[name])
 
@@ -241,9 +252,8 @@ def test_solvers_leave_their_inputs_bit_identical(problem, minimize, solver):
     params, schedule, task = problem
     before = {name: value.clone() for name, value in params.items()}
     minimize(params, schedule, [Objective(task.loss)], solver)
-    assert all(
-        torch.equal(params[name], before[name]) and params[name].grad is None for name in params
-    )
+    assert_equal(params, before, 0)
+    assert all(value.grad is None for value in params.values())
 
 
 @pytest.mark.parametrize("minimize", BOTH)
@@ -258,11 +268,8 @@ def test_matrices_come_back_in_the_memory_order_of_the_start(problem, minimize):
 @pytest.mark.parametrize("minimize", BOTH)
 def test_a_client_without_steps_keeps_its_parameters(problem, minimize):
     params, schedule, task = problem
-    empty = dataclasses.replace(
-        schedule, index=schedule.index[:0], count=schedule.count[:0], sizes=()
-    )
-    trained, loss = minimize(params, empty, [Objective(task.loss)], SOLVERS[0])
-    assert all(torch.equal(trained[name], params[name]) for name in params)
+    trained, loss = minimize(params, first(schedule, 0), [Objective(task.loss)], SOLVERS[0])
+    assert_equal(trained, params, 0)
     assert loss == 0
 
 
@@ -271,14 +278,11 @@ def test_a_client_without_steps_keeps_its_parameters(problem, minimize):
 def test_a_step_without_real_rows_moves_nothing_and_counts_in_no_mean(problem, minimize, optimizer):
     """Momentum and weight decay move parameters without a gradient."""
     params, schedule, task = problem
-    solver = Solver(optimizer, 0.1, momentum=0.9, weight_decay=0.1)
-    solver = dataclasses.replace(solver, momentum=0.0) if optimizer == "adam" else solver
+    momentum = 0.9 if optimizer == "sgd" else 0.0
+    solver = Solver(optimizer, 0.1, momentum=momentum, weight_decay=0.1)
     padded = dataclasses.replace(schedule, sizes=None)
-    longer = dataclasses.replace(
-        padded,
-        index=torch.cat([schedule.index, schedule.index]),
-        count=torch.cat([schedule.count, 0 * schedule.count]),
-    )
+    index, count = schedule.index.repeat(2, 1), torch.cat([schedule.count, 0 * schedule.count])
+    longer = dataclasses.replace(padded, index=index, count=count)
     short, long = (
         minimize(params, rows, [Objective(task.loss)], solver) for rows in (padded, longer)
     )
@@ -291,48 +295,64 @@ def bowl(tree, batch):
     return 0.5 * (tree["a.weight"].square() + 4 * tree["b.weight"].square()).sum()
 
 
-def one_step(minimize, solver, mask=None, names=None, steps=1):
-    """Where the solver goes from (3, 1) in the bowl, and the mean loss."""
-    params = {
-        name: torch.tensor([value], dtype=torch.float64)
-        for name, value in (("a.weight", 3.0), ("b.weight", 1.0))
-    }
-    index = torch.zeros(steps, 1, dtype=torch.int64)
-    schedule = Schedule(
-        torch.zeros(1, 1), torch.zeros(1), index, torch.ones(steps, dtype=torch.int64), (1,) * steps
-    )
-    trained, loss = minimize(params, schedule, [Objective(bowl, mask)], solver, names)
-    return [*(value.item() for value in trained.values()), loss.item()]
-
-
-@pytest.mark.parametrize("minimize", BOTH)
-def test_a_sam_step_takes_the_gradient_at_the_height_of_its_ascent(minimize):
+R = math.sqrt(97)
+SAM = Solver("sgd", 0.1, rho=0.5)
+DECAYED = Solver("sgd", 0.1, weight_decay=0.1, rho=0.5)
+ADAPTIVE = Solver("sgd", 0.1, rho=0.5, adaptive=True)
+BOUNDED = Solver("sgd", 0.1, step_bound=0.35)
+LOOSE = Solver("sgd", 0.1, step_bound=0.7000001)
+HEAVY = Solver("sgd", 0.1, momentum=0.5, step_bound=0.35)
+WITHIN = Solver("sgd", 0.1, low=0.5, high=2.6)
+MASK = {"a.weight": torch.tensor([True]), "b.weight": torch.tensor([False])}
+ALONE = {"names": ("a.weight",)}
+BY_HAND = {
     # The ascent of length 0.5 leads to (3.3, 1.4), where the gradient is (3.3, 5.6); the loss is
     # that before the ascent.
-    assert one_step(minimize, Solver("sgd", 0.1, rho=0.5)) == pytest.approx([2.67, 0.44, 6.5])
-    # Weight decay adds 0.1 (3, 1) to the step and nothing to the ascent.
-    assert one_step(minimize, Solver("sgd", 0.1, weight_decay=0.1, rho=0.5)) == pytest.approx(
-        [2.64, 0.43, 6.5]
-    )
-    # A mask holds coordinates back in the step; the ascent is that of all trained coordinates.
-    mask = {"a.weight": torch.tensor([True]), "b.weight": torch.tensor([False])}
-    assert one_step(minimize, Solver("sgd", 0.1, rho=0.5), mask) == pytest.approx([2.67, 1.0, 6.5])
-    # Trained alone, the first coordinate climbs by the whole 0.5.
-    assert one_step(minimize, Solver("sgd", 0.1, rho=0.5), names=("a.weight",)) == pytest.approx(
-        [2.65, 1.0, 6.5]
-    )
-    # Adam's first step is lr times the sign of the gradient, with or without the ascent.
-    assert one_step(minimize, Solver("adam", 0.1, rho=0.5)) == pytest.approx([2.9, 0.9, 6.5])
+    "SAM takes the gradient at the height of its ascent": (SAM, {}, [2.67, 0.44, 6.5]),
+    # 0.1 (3, 1) is added to the step.
+    "weight decay adds nothing to the ascent": (DECAYED, {}, [2.64, 0.43, 6.5]),
+    "a mask holds nothing back in the ascent": (SAM, {"mask": MASK}, [2.67, 1.0, 6.5]),
+    "trained alone, a coordinate climbs by the whole 0.5": (SAM, ALONE, [2.65, 1.0, 6.5]),
+    # Adam's first step is lr times the sign of the gradient.
+    "Adam ascends too": (Solver("adam", 0.1, rho=0.5), {}, [2.9, 0.9, 6.5]),
+    # The gradient (3, 4) times the weights (3, 1) has the length R, so the ascent of rho 0.5 is
+    # 0.5 (27, 4) / R.
+    "an adaptive ascent is that of DP-FedSAM's code": (
+        ADAPTIVE,
+        {},
+        [3 - 0.1 * (3 + 13.5 / R), 1 - 0.1 * (4 * (1 + 2 / R)), 6.5],
+    ),
+    # The step is -(0.3, 0.4), 0.7 long in L1.
+    "a bounded step is shortened to its L1 length": (BOUNDED, {}, [2.85, 0.8, 6.5]),
+    "a step within its bound is not": (LOOSE, {}, [2.7, 0.6, 6.5]),
+    "only what moves counts towards the bound": (BOUNDED, ALONE, [2.7, 1.0, 6.5]),
+    # (3, 4) gives -(0.15, 0.2), then (2.85, 3.2) + 0.5 (3, 4) gives 0.955.
+    "momentum gathers gradients and no shortened steps": (
+        HEAVY,
+        {"steps": 2},
+        [2.85 - 0.435 * 0.35 / 0.955, 0.8 - 0.52 * 0.35 / 0.955],
+    ),
+    # A step of -(0.3, 0.4) to (2.7, 0.6), where the first coordinate is above its bound.
+    "a projected step ends within its bounds": (WITHIN, {}, [2.6, 0.6, 6.5]),
+    # The next one is -(0.26, 0.24), which takes the second below.
+    "the next step goes on from there": (WITHIN, {"steps": 2}, [2.34, 0.5, (6.5 + 4.1) / 2]),
+    "no bound moves what is not trained": (Solver("sgd", 0.1, high=0.5), ALONE, [0.5, 1.0, 6.5]),
+}
 
 
+@pytest.mark.parametrize("case", BY_HAND)
 @pytest.mark.parametrize("minimize", BOTH)
-def test_an_adaptive_ascent_is_that_of_dp_fedsams_code(minimize):
-    # The gradient (3, 4) times the weights (3, 1) has the length r = sqrt(97), so the ascent of rho
-    # 0.5 is 0.5 (27, 4) / r.
-    r = math.sqrt(97)
-    above = 3 + 13.5 / r, 4 * (1 + 2 / r)
-    found = one_step(minimize, Solver("sgd", 0.1, rho=0.5, adaptive=True))
-    assert found == pytest.approx([3 - 0.1 * above[0], 1 - 0.1 * above[1], 6.5])
+def test_a_step_in_a_bowl_is_that_by_hand(minimize, case):
+    """Where it goes from (3, 1), and the mean loss."""
+    solver, given, expected = BY_HAND[case]
+    steps = given.get("steps", 1)
+    params = {"a.weight": torch.tensor([3.0]).double(), "b.weight": torch.tensor([1.0]).double()}
+    index, count = torch.zeros(steps, 1, dtype=torch.int64), torch.ones(steps, dtype=torch.int64)
+    schedule = Schedule(torch.zeros(1, 1), torch.zeros(1), index, count, (1,) * steps)
+    objective = Objective(bowl, given.get("mask"))
+    trained, loss = minimize(params, schedule, [objective], solver, given.get("names"))
+    found = [value.item() for value in (*trained.values(), loss)]
+    assert found[: len(expected)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("minimize", BOTH)
@@ -343,25 +363,16 @@ def test_adaptive_steps_equal_an_independent_program_in_the_order_of_the_officia
     ``w^2 g rho / (| |w| g | + 1e-12)`` in place, take the gradient there, put the weights back, and
     let SGD with momentum and weight decay step."""
     params, schedule, task = problem
-    rho, leaves = 0.5, {name: value.clone().requires_grad_() for name, value in params.items()}
-    optimizer = torch.optim.SGD(leaves.values(), lr=0.1, momentum=0.5, weight_decay=5e-4)
-    for batch in schedule:
-        optimizer.zero_grad()
-        task.loss(leaves, batch).backward()
-        kept = [leaf.detach().clone() for leaf in leaves.values()]
-        lengths = [torch.norm(leaf.detach().abs() * leaf.grad) for leaf in leaves.values()]
-        reach = rho / (torch.norm(torch.stack(lengths)) + 1e-12)
-        for leaf in leaves.values():
-            leaf.data += leaf.detach() ** 2 * leaf.grad * reach
-        optimizer.zero_grad()
-        task.loss(leaves, batch).backward()
-        for leaf, before in zip(leaves.values(), kept, strict=True):
-            leaf.data = before
-        optimizer.step()
-    solver = Solver("sgd", 0.1, momentum=0.5, weight_decay=5e-4, rho=rho, adaptive=True)
+    solver = Solver("sgd", 0.1, momentum=0.5, weight_decay=5e-4, rho=0.5, adaptive=True)
+
+    def ascent(leaves):
+        lengths = [torch.norm(leaf.detach().abs() * leaf.grad) for leaf in leaves]
+        reach = solver.rho / (torch.norm(torch.stack(lengths)) + 1e-12)
+        return [leaf.detach() + leaf.detach() ** 2 * leaf.grad * reach for leaf in leaves]
+
     trained, _ = minimize(params, schedule, [Objective(task.loss)], solver)
-    for name, value in leaves.items():
-        torch.testing.assert_close(trained[name], value.detach(), rtol=1e-10, atol=1e-12)
+    expected, _ = by_torch(params, schedule, task.loss, solver, ascent)
+    torch.testing.assert_close(trained, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -374,43 +385,14 @@ def test_sam_equals_torch_optim_fed_with_the_gradient_at_the_ascended_point(
     problem, solver, minimize
 ):
     params, schedule, task = problem
-    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
-    kind = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[solver.optimizer]
-    extra = {"momentum": solver.momentum} if solver.optimizer == "sgd" else {}
-    optimizer = kind(leaves.values(), lr=solver.lr, weight_decay=solver.weight_decay, **extra)
-    for batch in schedule:
-        slope = torch.autograd.grad(task.loss(leaves, batch), list(leaves.values()))
-        length = torch.cat([part.reshape(-1) for part in slope]).norm()
-        ascended = {
-            name: (value.detach() + solver.rho * part / length).requires_grad_()
-            for (name, value), part in zip(leaves.items(), slope, strict=True)
-        }
-        above = torch.autograd.grad(task.loss(ascended, batch), list(ascended.values()))
-        for value, part in zip(leaves.values(), above, strict=True):
-            value.grad = part
-        optimizer.step()
+
+    def ascent(leaves):
+        length = torch.cat([leaf.grad.reshape(-1) for leaf in leaves]).norm()
+        return [leaf.detach() + solver.rho * leaf.grad / length for leaf in leaves]
+
     trained, _ = minimize(params, schedule, [Objective(task.loss)], solver)
-    for name, value in leaves.items():
-        torch.testing.assert_close(trained[name], value.detach(), rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("minimize", BOTH)
-def test_a_bounded_step_is_shortened_to_its_l1_length(minimize):
-    # The step is -(0.3, 0.4), 0.7 long in L1.
-    assert one_step(minimize, Solver("sgd", 0.1, step_bound=0.35)) == pytest.approx(
-        [2.85, 0.8, 6.5]
-    )
-    assert one_step(minimize, Solver("sgd", 0.1, step_bound=0.7000001)) == pytest.approx(
-        [2.7, 0.6, 6.5]
-    )
-    # Only what moves counts: alone, the first coordinate's 0.3 is within the bound.
-    assert one_step(
-        minimize, Solver("sgd", 0.1, step_bound=0.35), names=("a.weight",)
-    ) == pytest.approx([2.7, 1.0, 6.5])
-    # Momentum gathers gradients, not shortened steps: (3, 4) gives -(0.15, 0.2), then (2.85, 3.2) +
-    # 0.5 (3, 4) gives 0.955.
-    twice = one_step(minimize, Solver("sgd", 0.1, momentum=0.5, step_bound=0.35), steps=2)[:2]
-    assert twice == pytest.approx([2.85 - 0.435 * 0.35 / 0.955, 0.8 - 0.52 * 0.35 / 0.955])
+    expected, _ = by_torch(params, schedule, task.loss, solver, ascent)
+    torch.testing.assert_close(trained, expected, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -421,47 +403,24 @@ def test_no_step_is_longer_than_its_bound(problem, solver, minimize):
     params, schedule, task = problem
     steps, bites = [params], 0
     for count in (1, 2, 3):
-        part = dataclasses.replace(
-            schedule,
-            index=schedule.index[:count],
-            count=schedule.count[:count],
-            sizes=schedule.sizes[:count],
-        )
-        steps.append(minimize(params, part, [Objective(task.loss)], solver)[0])
+        trained, _ = minimize(params, first(schedule, count), [Objective(task.loss)], solver)
+        steps.append(trained)
         length = sum(value.abs().sum().item() for value in trees.sub(steps[-1], steps[-2]).values())
         assert length <= solver.step_bound * (1 + 1e-12)
         bites += length > solver.step_bound * (1 - 1e-12)
     assert bites == 3
 
 
-@pytest.mark.parametrize("minimize", BOTH)
-def test_projected_steps_end_within_their_bounds_and_go_on_from_there(minimize):
-    # A step of -(0.3, 0.4) to (2.7, 0.6), where the first coordinate is above its bound; the next
-    # one is -(0.26, 0.24), which takes the second below.
-    bounded = Solver("sgd", 0.1, low=0.5, high=2.6)
-    assert one_step(minimize, bounded) == pytest.approx([2.6, 0.6, 6.5])
-    assert one_step(minimize, bounded, steps=2) == pytest.approx([2.34, 0.5, (6.5 + 4.1) / 2])
-    # What is not trained is not brought into the bounds.
-    low = Solver("sgd", 0.1, high=0.5)
-    assert one_step(minimize, low, names=("a.weight",)) == pytest.approx([0.5, 1.0, 6.5])
-
-
 def test_gradient_is_that_of_the_mean_loss_over_all_examples(problem):
     params, schedule, task = problem
     leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
-    rows = [
-        int(row)
-        for step, size in zip(schedule.index, schedule.sizes, strict=True)
-        for row in step[:size]
-    ]
-    F.cross_entropy(task.network.apply(leaves, schedule.x[rows]), schedule.y[rows]).backward()
-    for found in (task.gradient(params, schedule), task.gradient(params, padded(schedule))):
-        for name, value in leaves.items():
-            torch.testing.assert_close(found[name], value.grad, rtol=1e-12, atol=1e-15)
-    empty = dataclasses.replace(
-        schedule, index=schedule.index[:0], count=schedule.count[:0], sizes=()
-    )
-    assert not any(value.any() for value in task.gradient(params, empty).values())
+    F.cross_entropy(task.network.apply(leaves, schedule.x[:10]), schedule.y[:10]).backward()
+    expected = {name: value.grad for name, value in leaves.items()}
+    for steps in (schedule, padded(schedule)):
+        found = task.gradient(params, steps)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
+    empty = task.gradient(params, first(schedule, 0))
+    assert not any(value.any() for value in empty.values())
 
 
 @pytest.mark.parametrize("minimize", BOTH)
@@ -493,40 +452,23 @@ def test_convolutions_in_flat_memory_train_like_a_module():
     def loss(tree, batch):
         return F.cross_entropy(network.apply(tree, batch.x), batch.y)
 
-    trained, _ = solvers.minimize_loop(
-        params, schedule, [Objective(loss)], Solver("sgd", 0.05, momentum=0.9)
-    )
-    leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
-    optimizer = torch.optim.SGD(leaves.values(), lr=0.05, momentum=0.9)
-    for batch in schedule:
-        optimizer.zero_grad()
-        loss(leaves, batch).backward()
-        optimizer.step()
-    for name in params:
-        assert trained[name].shape == params[name].shape
-        torch.testing.assert_close(trained[name], leaves[name].detach(), rtol=1e-10, atol=1e-13)
+    solver = Solver("sgd", 0.05, momentum=0.9)
+    trained, _ = solvers.minimize_loop(params, schedule, [Objective(loss)], solver)
+    expected, _ = by_torch(params, schedule, loss, solver)
+    torch.testing.assert_close(trained, expected, rtol=1e-10, atol=1e-13)
 
 
 def test_fisher_is_the_mean_of_squared_per_example_gradients(problem):
     params, schedule, task = problem
     expected = {name: torch.zeros_like(value) for name, value in params.items()}
-    rows = [
-        int(row)
-        for step, size in zip(schedule.index, schedule.sizes, strict=True)
-        for row in step[:size]
-    ]
-    for row in rows:
+    for x, y in zip(schedule.x[:10].split(1), schedule.y[:10].split(1), strict=True):
         leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
-        log_likelihood = -F.cross_entropy(
-            task.network.apply(leaves, schedule.x[row : row + 1]), schedule.y[row : row + 1]
-        )
-        for name, slope in zip(
-            leaves, torch.autograd.grad(log_likelihood, list(leaves.values())), strict=True
-        ):
-            expected[name] += slope**2 / len(rows)
-    for found in (task.fisher(params, schedule), task.fisher(params, padded(schedule))):
-        for name in params:
-            torch.testing.assert_close(found[name], expected[name], rtol=1e-12, atol=1e-15)
+        F.cross_entropy(task.network.apply(leaves, x), y).backward()
+        for name, leaf in leaves.items():
+            expected[name] += leaf.grad**2 / 10
+    for steps in (schedule, padded(schedule)):
+        found = task.fisher(params, steps)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-15)
 
 
 def test_norm_has_zero_gradient_at_zero_and_the_joint_value_elsewhere():
