@@ -24,13 +24,16 @@ def standing(signs: dict[str, Difference], *kept: str) -> Standing:
     return Standing(tuple(signs), signs, signs, plain, frozenset(kept))
 
 
+def together(budget: str = "ε = 2", **studies: Standing) -> dict[str, dict[str, Standing]]:
+    return shared({name: {budget: one} for name, one in studies.items()})
+
+
 def test_every_sentence_counts_the_intervals_of_every_study():
-    found = shared(
-        {
-            "one": {"ε = 8": standing({"a": UP, "b": DOWN, "c": UP, "plain": OPEN}, "a", "c")},
-            "two": {"ε = 8": standing({"a": UP, "b": DOWN, "c": OPEN, "plain": OPEN}, "a", "b")},
-            "three": {"ε = 8": standing({"b": DOWN, "plain": OPEN}, "plain")},
-        }
+    found = together(
+        "ε = 8",
+        one=standing({"a": UP, "b": DOWN, "c": UP, "plain": OPEN}, "a", "c"),
+        two=standing({"a": UP, "b": DOWN, "c": OPEN, "plain": OPEN}, "a", "b"),
+        three=standing({"b": DOWN, "plain": OPEN}, "plain"),
     )
     assert list(sentences(found, "plain")) == TABLES["SENTENCES"]
 
@@ -48,7 +51,7 @@ BARE = Standing(("a", "b"), {}, {"a": UP}, {"a": UP}, frozenset())
     ids=["a gain that one lacks", "a line of one alone", "a line that one alone can compare"],
 )
 def test_every_study_means_every_one_that_can_compare_a_line(one, two, said):
-    found = shared({"one": {"ε = 2": standing(one)}, "two": {"ε = 2": two}})
+    found = together(one=standing(one), two=two)
     *_, last = sentences(found, "plain")
     assert last == f"At ε = 2, {said} plain, fine-tuned, in every study that has both."
     if two is not BARE:
@@ -62,24 +65,22 @@ def test_a_budget_of_one_study_alone_is_left_out():
 
 
 def test_seeds_too_few_for_an_interval_support_no_word_of_comparison_and_no_mark():
-    few = {"ε = 2": standing({"a": FEW, "plain": FEW})}
-    found = shared({"one": few, "two": few})
+    few = standing({"a": FEW, "plain": FEW})
+    found = together(one=few, two=few)
     assert not WORDS.search(" ".join(sentences(found, "plain")))
     assert table(found).iloc[0].tolist() == ["alone", "a", "ε = 2", "+9.0", "+9.0"]
 
 
 def test_without_what_one_compares_with_nothing_is_said():
-    bare = {"ε = 2": Standing(("a",), {}, {}, {}, frozenset())}
-    assert list(sentences(shared({"one": bare, "two": bare}), "plain")) == ["", "", "", ""]
+    bare = Standing(("a",), {}, {}, {}, frozenset())
+    assert list(sentences(together(one=bare, two=bare), "plain")) == ["", "", "", ""]
 
 
 def test_the_table_has_an_arrow_where_an_interval_excludes_0_and_a_star_where_none_is_better():
-    found = shared(
-        {
-            "one": {"ε = 2": standing({"a": DOWN, "b": UP, "plain": OPEN}, "b")},
-            "two": {"ε = 2": standing({"a": OPEN, "b": OPEN, "plain": OPEN}, "a", "b")},
-            "three": {"ε = 2": standing({"a": UP, "c": DOWN})},
-        }
+    found = together(
+        one=standing({"a": DOWN, "b": UP, "plain": OPEN}, "b"),
+        two=standing({"a": OPEN, "b": OPEN, "plain": OPEN}, "a", "b"),
+        three=standing({"a": UP, "c": DOWN}),
     )
     rows = table(found)
     assert list(rows) == ["rival", "method", "budget", "one", "two", "three"]
@@ -92,10 +93,6 @@ def test_the_table_has_an_arrow_where_an_interval_excludes_0_and_a_star_where_no
 
 
 def test_who_is_bold_as_often_comes_in_the_order_of_gains_over_the_baseline():
-    found = shared(
-        {
-            "one": {"ε = 2": standing({"a": OPEN, "b": UP, "c": DOWN})},
-            "two": {"ε = 2": standing({"a": UP, "b": UP, "c": DOWN})},
-        }
-    )
+    one, two = standing({"a": OPEN, "b": UP, "c": DOWN}), standing({"a": UP, "b": UP, "c": DOWN})
+    found = together(one=one, two=two)
     assert table(found)["method"].tolist()[:3] == ["b", "a", "c"]

@@ -32,17 +32,14 @@ def test_the_description_has_every_committed_table_with_its_digest_and_its_colum
 
 
 def test_columns_have_types_and_ids_without_blanks(tmp_path):
-    study = synthetic.made(lambda *_: (60, 55, 55))
+    study = synthetic.made(synthetic.fixed((60, 55, 55)))
     synthetic.save(study, tmp_path)
     folder = tmp_path / "results"
     (folder / study.name / croissant.TABLE).write_text('method,"MB, run"\na,1\n')
     croissant.write(folder, [study])
     table, runs = json.loads((folder / croissant.NAME).read_text())["recordSet"]
-    assert [field["@id"] for field in table["field"]] == [
-        "made_up/table/method",
-        "made_up/table/MB_run",
-    ]
+    ids = [field["@id"] for field in table["field"]]
+    assert ids == ["made_up/table/method", "made_up/table/MB_run"]
     kinds = {field["name"]: field["dataType"] for field in runs["field"]}
-    assert (kinds["line"], kinds["seed"], kinds["personal_own"]) == (
-        *("sc:Text", "sc:Integer", "sc:Float"),
-    )
+    expected = {"line": "sc:Text", "seed": "sc:Integer", "personal_own": "sc:Float"}
+    assert expected.items() <= kinds.items()

@@ -4,7 +4,6 @@ verdicts."""
 import re
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import synthetic
 
@@ -17,8 +16,13 @@ ROOT = Path(__file__).resolve().parents[2]
 ONE = {"people": (10,), "fractions": (0.2,)}
 
 
-def level(line: str, *_: float) -> tuple[float, float | None, float | None]:
-    return {"fedrep": (66, None, None), "local_only": (60, None, None)}.get(line, (55, 64, 64))
+LEVEL = synthetic.fixed((55, 64, 64), fedrep=(66,), local_only=(60,))
+CLAIMS = """\
+program,mechanism,verdict,epsilon_claimed,epsilon_true,epsilon_is,epsilon_lower,evidence
+A,noise,refuted,1,2,exact,1.5,both
+A,no noise,refuted,1,inf,exact,1,arithmetic
+A,all,kept,1,1,exact,0,
+"""
 
 
 def cells(line: str) -> list[str]:
@@ -46,7 +50,7 @@ def test_the_table_of_the_first_page_is_that_of_the_results():
 
 
 def test_a_gain_is_that_over_the_strongest_rival():
-    found = {front.MAP: panels(synthetic.made(level, **ONE, epsilons=(2.0,)))}
+    found = {front.MAP: panels(synthetic.made(LEVEL, **ONE, epsilons=(2.0,)))}
     (region,) = front.points(found).to_dict("records")
     assert region["gain"] == pytest.approx(2, abs=0.01)
     assert (region["word"], region["budget"]) == (PAYS, "ε = 2")
@@ -57,23 +61,11 @@ def test_a_gain_is_that_over_the_strongest_rival():
 def test_pages_that_ask_get_table_and_pictures_and_no_page_is_a_picture_s_reason(tmp_path):
     (tmp_path / "docs/images").mkdir(parents=True)
     (tmp_path / "README.md").write_text("Nothing.\n")
-    found = {"people_spi": panels(synthetic.made(level, **ONE, epsilons=(0.5, 2.0, 8.0)))}
+    found = {"people_spi": panels(synthetic.made(LEVEL, **ONE, epsilons=(0.5, 2.0, 8.0)))}
     found[front.MAP] = found["people_spi"]
     assert front.write(tmp_path, found) == []
     assert list((tmp_path / "docs/images").iterdir()) == []
-    claims = pd.DataFrame(
-        {
-            "program": "A",
-            "mechanism": ["noise", "no noise", "all"],
-            "verdict": ["refuted", "refuted", "kept"],
-            "epsilon_claimed": 1,
-            "epsilon_true": [2, float("inf"), 1],
-            "epsilon_is": "exact",
-            "epsilon_lower": [1.5, 1, 0],
-            "evidence": ["both", "arithmetic", None],
-        }
-    )
-    claims.to_csv(tmp_path / "docs/audit_others.csv", index=False)
+    (tmp_path / "docs/audit_others.csv").write_text(CLAIMS)
     page = tmp_path / "docs/index.md"
     page.write_text(f"Before.\n{blocks.block(front.ANSWER, '')}\nAfter.\n")
     assert front.write(tmp_path, found) == [page]

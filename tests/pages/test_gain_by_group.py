@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic import ROWS, made
+from synthetic import ROWS, fixed, made
 
 import gain_by_group
 from pages import one_study
@@ -28,19 +28,15 @@ def test_public_boundaries_and_words_make_groups_and_the_unknown_are_in_none():
 def rows() -> pd.DataFrame:
     """Ten people, whose places among eleven users differ by seed, are 20 points above alone; each
     of users 0 to 3 has 100 right answers more than that."""
-
-    def level(line: str, people: int, fraction: float, epsilon: float) -> tuple[float, ...]:
-        return {"local_only": 51, "fedrep": 71}.get(line, 45), 40, 40
-
+    level = fixed((45, 40, 40), local_only=(51, 40, 40), fedrep=(71, 40, 40))
     study = made(level, people=(10,), fractions=(0.2,), epsilons=(2.0,))
     who, correct = {}, study.correct.copy()
     for seed, name in enumerate(study.held):
         who[name] = np.delete(np.arange(11), seed)
         inside = [str(place) for place, user in enumerate(who[name]) if user < 4]
         correct.loc[inside, f"{name}-fedrep-2.0"] += ROWS // 10
-    runs = study.runs.assign(
-        personal_own=[100 * correct[cell].mean() / ROWS for cell in study.runs["cell"]]
-    )
+    means = [100 * correct[cell].mean() / ROWS for cell in study.runs["cell"]]
+    runs = study.runs.assign(personal_own=means)
     (panel,) = panels(dataclasses.replace(study, correct=correct, runs=runs))
     low = np.arange(11) < 4
     return pd.DataFrame(gain_by_group.table(panel, {"low": low, "high": ~low}, who))

@@ -9,12 +9,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import synthetic
+from synthetic import fixed
 
 import fake_results
 import tabled
 from pages import archive, gain_map, one_study, results
 from pages.panel import Panel, panels
 from pflpipe.report import sentences, verdicts
+from pflpipe.study.study_spec import Row
 
 TABLES = tabled.table("test_gain_map")
 
@@ -28,14 +30,8 @@ def region(personal: float, released: float, spread: float = 0.0) -> Panel:
     """FedRep's mean and that of the best released model, beside learning alone at 60 and DP-FedAvg
     at 50."""
 
-    def level(line: str, *_: float) -> tuple[float, float | None, float | None]:
-        return {
-            "local_only": (ALONE, None, None),
-            "dp_fedavg": (50, 40, 40),
-            "untouched": (released, released, released),
-            "fedrep": (personal, None, None),
-        }[line]
-
+    lines = {"local_only": (ALONE,), "dp_fedavg": (50, 40, 40), "fedrep": (personal,)}
+    level = fixed((released, released, released), **lines)
     (panel,) = panels(synthetic.made(level, **ONE, spread=spread))
     return panel
 
@@ -65,28 +61,15 @@ def test_a_released_model_is_no_personal_one_however_good_it_is():
 
 def test_every_released_model_is_a_rival_whatever_validation_rows_said():
     """The rival that stands first on validation rows is not the strongest."""
-
-    def level(line: str, *_: float) -> tuple[float, float | None, float | None]:
-        return {
-            "local_only": (ALONE, None, None),
-            "dp_fedavg": (70, 65, 71),
-            "untouched": (71.5, 71.5, 60),
-            "fedrep": (72, None, None),
-        }[line]
-
-    (panel,) = panels(synthetic.made(level, **ONE, spread=0))
+    lines = {"local_only": (ALONE,), "dp_fedavg": (70, 65, 71), "fedrep": (72,)}
+    (panel,) = panels(synthetic.made(fixed((71.5, 71.5, 60), **lines), **ONE, spread=0))
     assert panel.verdicts["ε = 2"].word == "does not pay"
     assert panel.released("ε = 2").label == "untouched"
 
 
 def test_the_own_constant_is_a_rival_that_no_study_needs_to_have():
     """Everybody's majority has 50 % of the own test rows right; learning alone has 40."""
-
-    def level(line: str, *_: float) -> tuple[float, float | None, float | None]:
-        return {"local_only": (40, None, None), "fedrep": (50.5, None, None)}.get(
-            line, (30, 30, 30)
-        )
-
+    level = fixed((30, 30, 30), local_only=(40,), fedrep=(50.5,))
     (panel,) = panels(synthetic.made(level, **ONE, spread=0))
     verdict = panel.verdicts["ε = 2"]
     assert (verdict.word, verdict.beside["a"][0].name) == ("does not pay", "the own constant")
@@ -96,17 +79,12 @@ def test_the_own_constant_is_a_rival_that_no_study_needs_to_have():
 def test_the_released_model_is_advised_only_where_it_beats_learning_alone():
     """Personal models lose to both; only a released model a point above alone is better."""
     for released, deed in ((60.9, "learn alone"), (61.1, "use the released model of untouched")):
-        panel = region(50.5, released)
-        assert (
-            next(sentences.paying(panel.verdicts))
-            == f"At ε = 2, personalization does not pay: {deed}."
-        )
+        said = next(sentences.paying(region(50.5, released).verdicts))
+        assert said == f"At ε = 2, personalization does not pay: {deed}."
 
 
 def test_a_personal_model_with_a_collapsed_run_never_pays_and_says_how_often_it_may():
-    study = synthetic.made(
-        lambda line, *_: {"fedrep": (80, None, None)}.get(line, (60, 60, 60)), **ONE
-    )
+    study = synthetic.made(fixed((60, 60, 60), fedrep=(80,)), **ONE)
     fallen = (study.runs["line"] == "fedrep") & (study.runs["seed"] == 3)
     runs = study.runs.assign(personal_own=study.runs["personal_own"].mask(fallen, 55.0))
     (steady,), (panel,) = panels(study), panels(dataclasses.replace(study, runs=runs))
@@ -118,7 +96,7 @@ def test_a_personal_model_with_a_collapsed_run_never_pays_and_says_how_often_it_
 
 
 def test_without_learning_alone_there_is_no_verdict_and_a_study_may_lack_other_rivals():
-    study = synthetic.made(lambda *_: (60, None, None), **ONE)
+    study = synthetic.made(fixed((60,)), **ONE)
     runs = study.runs[study.runs["line"] != "local_only"]
     (panel,) = panels(dataclasses.replace(study, runs=runs))
     assert panel.verdicts == {}
@@ -126,21 +104,12 @@ def test_without_learning_alone_there_is_no_verdict_and_a_study_may_lack_other_r
     assert panel.verdicts["ε = 2"].missing == ("b", "c", "d")
 
 
-def test_two_seeds_decide_nothing():
-    def level(line: str, *_: float) -> tuple[float, float | None, float | None]:
-        return (90, None, None) if line == "fedrep" else (10, 10, 10)
-
-    (panel,) = panels(synthetic.made(level, **ONE, seeds=2))
-    assert panel.verdicts["ε = 2"].word == "undecided"
-
-
 @pytest.mark.slow
 def test_neither_word_is_wrong_more_often_than_it_says_and_intervals_hold(monkeypatch):
     """The hardest settings of tools/benchmarks/bench_verdicts.py, which has 2,000 studies of each;
     95 % less two standard errors of 200 studies are 92."""
     monkeypatch.syspath_prepend(BENCHMARKS)
-    bench_verdicts = importlib.import_module("bench_verdicts")
-    bench = bench_verdicts
+    bench = importlib.import_module("bench_verdicts")
     for settings in (
         {"luck": bench.thrice, "collapses": False},
         {"luck": bench.equal, "collapses": False, "common": 2.0},
@@ -155,9 +124,7 @@ def test_neither_word_is_wrong_more_often_than_it_says_and_intervals_hold(monkey
 # ---------------------------------------------------------------- the map
 
 
-def regions(
-    line: str, people: int, fraction: float, epsilon: float
-) -> tuple[float, float | None, float | None]:
+def regions(line: str, people: int, fraction: float, epsilon: float) -> tuple[float | None, ...]:
     """With many rows learning alone is as good as anything; with few rows a released model is, at a
     small budget, and FedRep at a large one. FedRep is 40 points worse with ten people."""
     many = fraction < 0.5
@@ -204,13 +171,10 @@ def test_every_region_has_an_entry_and_a_row(study):
 
 
 def test_an_undecided_region_says_what_to_do_meanwhile():
-    def level(line: str, *_: float) -> tuple[float, float | None, float | None]:
-        return {"fedrep": (61, None, None), "local_only": (60, None, None)}.get(line, (55, 55, 55))
-
+    level = fixed((55, 55, 55), fedrep=(61,), local_only=(60,))
     found = panels(synthetic.made(level, **ONE, spread=1))
-    assert next(sentences.paying(found[0].verdicts)) == (
-        "At ε = 2, it is undecided whether personalization pays: learn alone, or run more seeds."
-    )
+    undecided = "it is undecided whether personalization pays: learn alone, or run more seeds."
+    assert next(sentences.paying(found[0].verdicts)) == f"At ε = 2, {undecided}"
     assert "| 10 | 80 | alone? |" in gain_map.matrix(found)
 
 
@@ -243,45 +207,36 @@ def test_a_study_that_has_all_of_a_maps_splits_lends_it_the_methods_without_roun
 
 @pytest.mark.slow
 def test_the_map_comes_first_and_is_the_same_from_committed_files_alone(study, tmp_path):
-    other = dataclasses.replace(
-        synthetic.made(regions, people=(40,), fractions=(0.6,)), name="single"
-    )
-    for docs in (tmp_path / "once", tmp_path / "again"):
-        for one in (study, other):
+    single = synthetic.made(regions, people=(40,), fractions=(0.6,))
+    once, again = {}, {}
+    for files in (once, again):
+        docs = tmp_path / str(id(files))
+        for one in (study, dataclasses.replace(single, name="single")):
             synthetic.save(one, docs)
-        assert [page.name for page in results.write(docs)] == [
-            *("results.md", "made_up.md", "single.md")
-        ]
-    once, again = (
-        {path.relative_to(docs): path.read_bytes() for path in docs.rglob("*.*")}
-        for docs in (tmp_path / "once", tmp_path / "again")
-    )
+        pages = [page.name for page in results.write(docs)]
+        assert pages == ["results.md", "made_up.md", "single.md"]
+        files |= {path.relative_to(docs): path.read_bytes() for path in docs.rglob("*.*")}
     assert once == again
     assert once[Path("results/made_up/map.png")].startswith(b"\x89PNG")
+    order = (
+        "## The map: where private personalization pays",
+        "](results/made_up/map.png)",
+        "| 10 | 80 | alone | alone |",
+        "## The studies",
+        "| single | ε = 8 | – | pays | fedrep | local\\_only | +18.0 (",
+    )
     text = once[Path("results.md")].decode()
-    places = [
-        text.index(words)
-        for words in (
-            "## The map: where private personalization pays",
-            "](results/made_up/map.png)",
-            "| 10 | 80 | alone | alone |",
-            "## The studies",
-            "| single | ε = 8 | – | pays | fedrep | local\\_only | +18.0 (",
-        )
-    ]
-    assert places == sorted(places)
+    assert sorted(order, key=text.index) == [*order]
     assert "](made_up/map.png)" in once[Path("results/made_up.md")].decode()
 
 
 def test_what_is_exported_of_a_map_keeps_people_rows_and_the_choice_of_the_search(tmp_path):
     base = fake_results.study(epsilons=(2.0,), methods=("local_only", "dp_fedavg"))
     rows = []
-    for clients, fraction in ((6, 0.2), (12, 0.2), (6, 0.5), (12, 0.5)):
-        for row in base.rows:
-            split = {"clients": clients, "test_fraction": fraction}
-            partition = dataclasses.replace(row.cell.partition, **split)
-            cell = dataclasses.replace(row.cell, partition=partition)
-            rows.append(dataclasses.replace(row, cell=cell))
+    for clients, fraction in itertools.product((6, 12), (0.2, 0.5)):
+        split = {"clients": clients, "test_fraction": fraction}
+        partition = dataclasses.replace(fake_results.BASE.partition, **split)
+        rows += [Row(dataclasses.replace(cell, partition=partition)) for cell in base.cells]
     study = dataclasses.replace(base, rows=tuple(rows))
     written, target = fake_results.write(study, tmp_path), tmp_path / "docs"
     told = {cell.id: "Here." for cell in study.cells}

@@ -14,13 +14,10 @@ def test_own_answers_of_a_kind_decide_and_the_model_where_a_person_has_none():
     asked = np.tile([0, 1], 40)
     tests = np.repeat(np.arange(40), 2)
     seen = (kinds == 0) | (users < 20)  # the others have no row of the second kind
+    answers = np.where(asked == 1, 1, tests % 2)
     found = nafld_without_privacy.accuracies(
         (rows[seen], labels[seen], users[seen]),
-        (
-            np.hstack([np.eye(3)[asked], np.zeros((80, 2))]),
-            np.where(asked == 1, 1, tests % 2),
-            tests,
-        ),
+        (np.hstack([np.eye(3)[asked], np.zeros((80, 2))]), answers, tests),
     )
     # One model is right in the second kind, and in half of the first; alone errs in the second for
     # the ten people who are below in the first and have no row of the second.

@@ -21,9 +21,8 @@ WORDS = {
 
 @pytest.mark.parametrize("study", COPIED)
 def test_every_prediction_stands_in_the_description_of_its_study(study):
-    told = (
-        load_outline(study, STUDIES).study().description.partition("Predicted before the runs")[2]
-    )
+    description = load_outline(study, STUDIES).study().description
+    told = description.partition("Predicted before the runs")[2]
     for line, budgets in COPIED[study].items():
         _, found, rest = told.partition(WORDS.get(line, line))
         assert found, line

@@ -30,7 +30,7 @@ from pflpipe.report.tidy import tidy
 from pflpipe.report.tidy import write as write_tidy
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.plans import plan_of
-from pflpipe.study.study_spec import Study
+from pflpipe.study.study_spec import Row, Study
 
 NEW = 4
 METHODS = ("local_only", "fedavg", "dp_fedavg", "fedper", "feddpa", "feddpa!")
@@ -50,11 +50,9 @@ def made(
     """A finished study of twelve clients and four new ones, whose scores are counts of right
     answers, with evaluations after two and four rounds."""
     base = fake_results.BASE
-    base = dataclasses.replace(
-        base,
-        partition=dataclasses.replace(base.partition, new_clients=NEW),
-        training=dataclasses.replace(base.training, evaluate_every=2, batch_size=batch_size),
-    )
+    partition = dataclasses.replace(base.partition, new_clients=NEW)
+    training = dataclasses.replace(base.training, evaluate_every=2, batch_size=batch_size)
+    base = dataclasses.replace(base, partition=partition, training=training)
     study = fake_results.study(seeds=SEEDS, epsilons=(2.0, 8.0), methods=methods, base=base)
     written = fake_results.write(study, folder)
     for cell in study.cells:
@@ -72,10 +70,7 @@ def made(
             else:
                 row = [cell.id, f"new{client - 12}", 30, *[""] * 6, right, 50]
             lines.setdefault(cell.method, []).append(row)
-    header = (
-        "cell,client,train_size,personal_own,personal_validation,personal_common,"
-        "global_own,global_validation,global_common,personal_new,global_new"
-    )
+    header = ",".join(fake_results.SCORES)
     for method, rows in lines.items():
         fake_results.write_csv(written / "scores" / "tiny" / f"{method}.csv", header, rows)
     write_tidy(tidy(study, written), written / "tables" / "tiny.csv")
@@ -85,10 +80,9 @@ def made(
 def _deal(seed: int) -> Split:
     """Client i trains on 3 + i examples of 1 + i % 3 classes (row r has class r % 10); the last one
     has no test rows."""
-    train = [
-        np.array([10 * row + row % (1 + client % 3) for row in range(3 + client)])
-        for client in range(12 + NEW)
-    ]
+    clients = range(12 + NEW)
+    rows = [np.arange(3 + client) for client in clients]
+    train = [10 * own + own % (1 + client % 3) for client, own in zip(clients, rows, strict=True)]
     test = [np.arange(100, 300)] * 11 + [np.arange(0)] + [np.arange(100, 300)] * NEW
     none = [np.arange(0)] * (12 + NEW)
     new = Split(train[12:], none[12:], test[12:], np.arange(50), True)
@@ -178,9 +172,8 @@ def test_what_is_committed_is_what_was_measured(finished):
         assert percent.to_numpy() == pytest.approx(expected.to_numpy(), abs=1e-9)
     table = tidy(study, written)
     for name in ("personal_own", "personal_own_worst_decile", "personal_new", "global_common"):
-        assert found.runs[name].to_numpy() == pytest.approx(
-            table[name].astype(float).to_numpy(), abs=1e-4, nan_ok=True
-        )
+        expected = table[name].astype(float).to_numpy()
+        assert found.runs[name].to_numpy() == pytest.approx(expected, abs=1e-4, nan_ok=True)
     held = found.held[study.cells[0].partition_id]
     assert list(held["train_size"][:3]) == [3, 4, 5]
     assert held.loc["11", "test_size"] == 0
@@ -188,39 +181,36 @@ def test_what_is_committed_is_what_was_measured(finished):
     assert list(held["classes"][:3]) == [1.0, 2.0, round(math.exp(1.0549202), 2)]
 
 
-def without_column(folder: Path, name: str) -> None:
-    pd.read_parquet(folder / archive.FILE).drop(columns=name).to_parquet(folder / archive.FILE)
+def with_table(change: Callable[[pd.DataFrame], pd.DataFrame]) -> Callable[[Path], None]:
+    return lambda file: change(pd.read_parquet(file)).to_parquet(file)
 
 
-def with_other_counts(folder: Path, edit: Callable[[np.ndarray], np.ndarray]) -> None:
-    table = pd.read_parquet(folder / archive.FILE)
-    table["change"] = [edit(counts.copy()) for counts in table["change"]]
-    table.to_parquet(folder / archive.FILE)
+def with_counts(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], None]:
+    return with_table(lambda table: table.assign(change=[*map(change, table["change"])]))
+
+
+DAMAGES = {
+    "another column": with_table(lambda table: table.drop(columns="line")),
+    "no file": Path.unlink,
+    "no table": lambda file: file.write_bytes(b"PAR1"),
+    "a count less": with_counts(lambda counts: counts[1:]),
+    "other counts": with_counts(lambda counts: np.maximum(counts - 9, -1)),
+}
+OF_A_RUN = "personal_own of digits-.*-local_only-nonprivate-seed0-.*; got .* expected "
 
 
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda folder: without_column(folder, "line"), "runs.parquet has other columns"),
-        (
-            lambda folder: (folder / archive.FILE).unlink(),
-            "runs.parquet does not exist; remove that folder and make it again: make results "
-            "STUDY=tiny",
-        ),
-        (lambda folder: (folder / archive.FILE).write_bytes(b"PAR1"), "runs.parquet is damaged"),
-        (
-            lambda folder: with_other_counts(folder, lambda counts: counts[1:]),
-            "runs.parquet has 15 counts of 16 clients of digits-",
-        ),
-        (
-            lambda folder: with_other_counts(folder, lambda counts: np.maximum(counts - 9, -1)),
-            "personal_own of digits-.*-local_only-nonprivate-seed0-.*; got .* expected .*as its "
-            "counts have it",
-        ),
+        ("another column", "runs.parquet has other columns"),
+        ("no file", "remove that folder and make it again: make results STUDY=tiny"),
+        ("no table", "runs.parquet is damaged"),
+        ("a count less", "runs.parquet has 15 counts of 16 clients of digits-"),
+        ("other counts", f"{OF_A_RUN}.*as its counts have it"),
     ],
 )
 def test_committed_files_that_do_not_fit_together_are_one_clear_line(docs, damage, words):
-    damage(docs / "results" / "tiny")
+    DAMAGES[damage](docs / "results" / "tiny" / archive.FILE)
     with pytest.raises(DataError, match=words):
         results.write(docs)
     assert not (docs / "results.md").exists()
@@ -294,15 +284,9 @@ def test_a_part_of_a_study_needs_no_table_to_know_what_its_methods_are_worth_as_
 
 def test_a_study_of_several_panels_is_refused(finished, tmp_path):
     study, written, _ = finished
-    rows = [
-        dataclasses.replace(row, cell=dataclasses.replace(row.cell, partition=partition))
-        for row in study.rows
-        for partition in (
-            row.cell.partition,
-            dataclasses.replace(row.cell.partition, alpha=1.0),
-        )
-    ]
-    several = dataclasses.replace(study, rows=tuple(rows))
+    wider = dataclasses.replace(study.cells[0].partition, alpha=1.0)
+    others = [Row(dataclasses.replace(cell, partition=wider)) for cell in study.cells]
+    several = dataclasses.replace(study, rows=(*study.rows, *others))
     with pytest.raises(ConfigError, match=r"several conditions besides the budget; got 'α = 0\.3"):
         export(several, written, tmp_path)
 
@@ -321,12 +305,10 @@ def test_without_a_study_no_page_is_written_and_the_command_says_what_to_do(tmp_
 def small(own: list[float], alone: list[float]) -> archive.Archive:
     """Two runs of five clients and a new one, who have 10 test rows each, the third one none."""
     clients = ["0", "1", "2", "3", "4", "new0"]
-    held = pd.DataFrame(
-        {"train_size": [5, 9, 9, 20, 40, 7], "test_size": [10, 10, 0, 10, 10, 10]}, index=clients
-    ).assign(classes=[1.0, 1.0, 1.0, 3.0, 2.0, 1.0])
-    runs = pd.DataFrame(
-        {"cell": ["x", "y"], "line": ["feddpa", "local_only"], "seed": 0, "partition": "p"}
-    ).assign(rounds=30, personal_own=80.0)
+    sizes = {"train_size": [5, 9, 9, 20, 40, 7], "test_size": [10, 10, 0, 10, 10, 10]}
+    held = pd.DataFrame(sizes | {"classes": [1.0, 1.0, 1.0, 3.0, 2.0, 1.0]}, index=clients)
+    both = {"cell": ["x", "y"], "line": ["feddpa", "local_only"]}
+    runs = pd.DataFrame(both).assign(seed=0, partition="p", rounds=30, personal_own=80.0)
     correct = pd.DataFrame({"x": own, "y": alone}, index=clients)
     curves = pd.DataFrame({"x": [50.0, 79.0, 80.0]}, index=[10, 20, 30])
     about = archive.About("", "", "", (), "", ())
@@ -425,9 +407,7 @@ def test_the_page_has_the_best_lines_and_their_rivals_and_the_table_has_all(docs
 
 
 def test_more_than_three_budgets_show_the_smallest_a_middle_and_the_largest():
-    def level(line: str, people: int, fraction: float, epsilon: float) -> tuple[float, ...]:
-        return {"local_only": 40, "fedrep": 60 + epsilon}.get(line, 50), 50, 50
-
+    level = synthetic.fixed((50, 50, 50), local_only=(40, 50, 50), fedrep=(62, 50, 50))
     region = {"people": (10,), "fractions": (0.2,), "epsilons": (0.5, 1, 2, 4, 8)}
     (panel,) = panels(synthetic.made(level, **region))
     (rows,) = one_study.best(panel, one_study.lines(panel)).sections
@@ -437,11 +417,8 @@ def test_more_than_three_budgets_show_the_smallest_a_middle_and_the_largest():
 
 def test_a_placebo_stands_below_its_verdict_and_changes_no_word(monkeypatch):
     """A made-up control with the best numbers of all, so that a winner would be it."""
-
-    def level(line: str, people: int, fraction: float, epsilon: float) -> tuple[float, ...]:
-        known = {"local_only": 40, "control": 70, "fedrep": 60 + epsilon}
-        return known.get(line, 50), 50, 50
-
+    known = {"local_only": (40, 50, 50), "control": (70, 50, 50), "fedrep": (62, 50, 50)}
+    level = synthetic.fixed((50, 50, 50), **known)
     monkeypatch.setattr(synthetic, "LINES", (*synthetic.LINES, "control"))
     study = synthetic.made(level, people=(10,), fractions=(0.2,), epsilons=(2.0,))
     control = study.runs["line"] == "control"
@@ -452,11 +429,10 @@ def test_a_placebo_stands_below_its_verdict_and_changes_no_word(monkeypatch):
     correct.loc["0", study.runs.loc[control, "cell"]] = 0
     (panel,) = panels(dataclasses.replace(study, runs=runs, correct=correct))
     (without,) = panels(dataclasses.replace(study, runs=study.runs[~control]))
-    verdict = panel.verdicts["ε = 2"]
+    verdict, same = panel.verdicts["ε = 2"], without.verdicts["ε = 2"]
     assert (verdict.word, verdict.group.label) == ("pays", "fedrep")
-    assert {kind: gap for kind, (_, gap) in verdict.beside.items()} == {
-        kind: gap for kind, (_, gap) in without.verdicts["ε = 2"].beside.items()
-    }
+    assert verdict.beside.keys() == same.beside.keys()
+    assert all(verdict.beside[kind][1] == gap for kind, (_, gap) in same.beside.items())
     above, below = ([one.text for one in row] for row in results._verdicts("made_up", panel))
     assert above[3:5] == ["pays", "fedrep"]
     assert below[:6] == ["made_up", "ε = 2", "–", "placebo", "fedrep", above[5]]
@@ -465,9 +441,8 @@ def test_a_placebo_stands_below_its_verdict_and_changes_no_word(monkeypatch):
     (rows,) = one_study.best(panel, one_study.lines(panel)).sections
     (line,) = (row for row in rows if row[0].text == "fedrep (placebo)")
     assert not any(entry.bold for entry in line)
-    assert "With the noise alone and nobody's update, at ε = 2, fedrep (placebo) is better" in (
-        " ".join(one_study.said(panel))
-    )
+    said = " ".join(one_study.said(panel))
+    assert "With the noise alone and nobody's update, at ε = 2, fedrep (placebo) is better" in said
 
 
 def test_an_unreviewed_line_has_sections_and_a_sentence_of_its_own(committed):
@@ -566,19 +541,18 @@ def test_what_two_studies_say_together_is_said_of_their_settings(docs):
 
 
 def test_every_word_of_comparison_has_an_interval_that_excludes_0():
-    kinds = {
-        1: Difference(2.0, 0.001, 4.0, 5),
-        -1: Difference(-2.0, -4.0, -0.04, 5),
-        0: Difference(2.0, -0.1, 4.1, 5),
-    }
-    for sign, word in ((1, "better than"), (-1, "worse than"), (0, "not distinguishable from")):
-        assert wording.verdict(kinds[sign]) == word
-        (found,) = re.findall(
-            "better|worse|not distinguishable", sentences.against({"a": kinds[sign]}, "b")
-        )
+    up, down = Difference(2.0, 0.001, 4.0, 5), Difference(-2.0, -4.0, -0.04, 5)
+    for gap, word in (
+        (up, "better than"),
+        (down, "worse than"),
+        (Difference(2.0, -0.1, 4.1, 5), "not distinguishable from"),
+    ):
+        assert wording.verdict(gap) == word
+        said = sentences.against({"a": gap}, "b")
+        (found,) = re.findall("better|worse|not distinguishable", said)
         assert word.startswith(found)
-    assert wording.number(kinds[1]) == "+2.0 (0.001 to 4.0)"
-    assert wording.number(kinds[-1]) == "-2.0 (-4.0 to -0.04)"
+    assert wording.number(up) == "+2.0 (0.001 to 4.0)"
+    assert wording.number(down) == "-2.0 (-4.0 to -0.04)"
     assert wording.number(Difference(2.0, -math.inf, math.inf, 2)) == "+2.0"
     assert wording.number(Difference(math.nan, -math.inf, math.inf, 0)) == "–"
 
