@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -38,14 +39,11 @@ PICTURES = {"folder": "pictures", "classes": ["cat", "dog"]}
 def answers() -> pd.DataFrame:
     """Ten rows of each of the people 7, 007, Bo and Ann."""
     rng = np.random.default_rng(0)
-    return pd.DataFrame(
-        {
-            "person": np.repeat(["7", "007", "Bo", "Ann"], ROWS // 4),
-            "age": rng.integers(18, 90, ROWS),
-            "city": rng.choice(["Rome", "Oslo"], ROWS),
-            "y": rng.choice(["no", "Yes"], ROWS),
-        }
-    )
+    table = pd.DataFrame({"person": np.repeat(["7", "007", "Bo", "Ann"], ROWS // 4)})
+    table["age"] = rng.integers(18, 90, ROWS)
+    table["city"] = rng.choice(["Rome", "Oslo"], ROWS)
+    table["y"] = rng.choice(["no", "Yes"], ROWS)
+    return table
 
 
 @pytest.fixture
@@ -96,26 +94,18 @@ def rows_of(arrays) -> list[tuple]:
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
 def test_a_table_becomes_a_data_set_by_its_declared_columns(ending, files):
-    line, arrays = prepared(
-        TABLE | CITIES | {"file": f"answers.{ending}", "ranges": {"age": [10, 90]}}
-    )
+    own = {"file": f"answers.{ending}", "ranges": {"age": [10, 90]}}
+    line, arrays = prepared(TABLE | CITIES | own)
     line, _, left_out = line.partition("; left out ")
     assert left_out == ("a column without a name" if ending == "csv" else "")
     assert line == (
         "mine: 40 rows of 4 users, 2 classes, 4 features; user person; label y; "
         "features age (10 to 90), city (one of 3)"
     )
-    people, table = sorted(["7", "007", "Bo", "Ann"]), answers()
+    people = sorted(["7", "007", "Bo", "Ann"])
     expected = sorted(
-        (
-            people.index(p),
-            int(y == "Yes"),
-            np.float32((a - 50) / 40),
-            c == "Oslo",
-            c == "Rome",
-            False,
-        )
-        for p, a, c, y in table.itertuples(index=False)
+        (people.index(p), y == "Yes", np.float32((a - 50) / 40), c == "Oslo", c == "Rome", False)
+        for p, a, c, y in answers().itertuples(index=False)
     )
     assert np.allclose(rows_of(arrays), np.array(expected, float))
     assert arrays.declared
@@ -141,8 +131,7 @@ def test_the_test_rows_may_be_in_a_file_of_their_own(files):
 
 
 def test_test_rows_with_other_columns_are_refused(files):
-    table = answers()
-    table[["y", "city", "age", "person"]].to_csv("other.csv", index=False)
+    answers()[["y", "city", "age", "person"]].to_csv("other.csv", index=False)
     words = r"other\.csv; got 'other columns than file'; write features"
     with pytest.raises(DataError, match=words):
         prepared(TABLE | CITIES | {"test": "other.csv"})
@@ -226,19 +215,19 @@ def test_arrays_of_tokens_are_checked(changes, words):
         datasets.arrays_from(rows | {"vocabulary": np.array(4)} | changes, "mine")
 
 
+QUICK = {"rounds": 1, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 0.1}
+ONCE = pflpipe.Training(**QUICK)
+
+
 def test_a_frame_of_texts_becomes_clients_that_train(files):
     Path("verses.csv").write_text(VERSES)
     table = pd.read_csv("verses.csv")
+    layout = {"user": "person", "text": "verse", "length": 3}
     with pytest.raises(DataError, match=r"vocabulary no\.txt; got .FileNotFoundError.*a token in"):
-        pflpipe.clients_of(table, user="person", text="verse", vocabulary="no.txt", length=3)
-    clients = pflpipe.clients_of(table, user="person", text="verse", vocabulary=WORDS, length=3)
-    result = pflpipe.train(
-        "fedavg",
-        clients,
-        model=pflpipe.Model("gru", (4, 5), items=7),
-        classes=7,
-        training=pflpipe.Training(rounds=2, local_epochs=1, batch_size=4, optimizer="sgd", lr=0.1),
-    )
+        pflpipe.clients_of(table, vocabulary="no.txt", **layout)
+    clients = pflpipe.clients_of(table, vocabulary=WORDS, **layout)
+    model = pflpipe.Model("gru", (4, 5), items=7)
+    result = pflpipe.train("fedavg", clients, model=model, classes=7, training=ONCE)
     assert 0 <= result.accuracies["personal_own"] <= 100
 
 
@@ -253,29 +242,16 @@ def test_a_file_of_leaf_becomes_a_data_set(files):
 def test_a_file_of_tff_becomes_a_data_set(files):
     line, arrays = prepared(TFF)
     assert line.endswith("TFF: each of examples is a user; image, label label")
+    written = []
     with h5py.File("all.h5") as file:
-        written = [
-            (place, label, *image.ravel())
-            for place, client in enumerate(file["examples"].values())
-            for image, label in zip(client["image"][()], client["label"][()], strict=True)
-        ]
+        for place, client in enumerate(file["examples"].values()):
+            pairs = zip(client["image"][()], client["label"][()], strict=True)
+            written += [(place, label, *image.ravel()) for image, label in pairs]
     assert rows_of(arrays) == sorted(written)
 
 
-PER_CLIENT = """
-import numpy as np, torch
-from torch.utils.data import TensorDataset
-def load():
-    x = torch.arange(24).reshape(8, 3) / 10
-    y = torch.arange(8) % 2
-    return [(x[:5].numpy(), y[:5].numpy()), TensorDataset(x[5:], y[5:])]
-def wrong():
-    return [(np.zeros((2, 3)), np.zeros(2, int)), (np.zeros((2, 4)), np.zeros(2, int))]
-"""
-
-
 def test_a_function_may_return_a_pair_or_a_dataset_for_each_client(files):
-    Path("mine.py").write_text(PER_CLIENT)
+    Path("mine.py").write_text(TABLES["PER_CLIENT"])
     _, arrays = prepared(Path("mine.py:load"))
     x = (np.arange(24).reshape(8, 3) / 10).astype(np.float32)
     users = [0] * 5 + [1] * 3
@@ -310,10 +286,7 @@ def test_channels_first_are_the_same_data_as_channels_last(files):
     line, first = prepared(Path("first.npz"))  # under the same name: its pin is the same
     assert line.endswith("the channels came first")
     assert np.array_equal(first.train_images, last.train_images)
-    header = [
-        sources.describe("x", Path(f"{which}.npz"), Path("no")) for which in ("first", "last")
-    ]
-    assert header[0] == header[1]
+    assert len({sources.describe("x", Path(f), Path("no")) for f in ("first.npz", "last.npz")}) == 1
 
 
 def test_the_lines_about_pfllibs_files_convert_them(files):
@@ -338,13 +311,15 @@ def test_the_lines_about_pfllibs_files_convert_them(files):
     assert np.allclose(arrays.train_images[12:, :, :, 0] / 127.5 - 1, floats, atol=1e-6)
 
 
-BASES = {
-    "table": TABLE | CITIES,
-    "texts": OF_WORDS | {"length": 2},
-    "leaf": LEAF,
-    "tff": TFF,
-}
-BAD = tabled.table("bad_sources")
+BASES = {"table": TABLE | CITIES, "texts": OF_WORDS | {"length": 2}, "leaf": LEAF, "tff": TFF}
+BASES |= {"pictures": PICTURES, "no table": {}}
+BAD, TABLES = tabled.table("bad_sources"), tabled.table("test_sources")
+
+
+def block_of(case: dict) -> dict:
+    """A good block with other keys, or (null) without some."""
+    block = BASES[case["of"]] | case.get("changes", {})
+    return {key: value for key, value in block.items() if value is not None}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -357,33 +332,33 @@ def test_a_source_that_is_not_in_order_is_one_clear_line(case, files):
         table = answers().astype({column: object})
         table.loc[3, column] = value
         table.to_csv("answers.csv", index=False)
-    changed = BASES[given["of"]] | given.get("changes", {})
     with pytest.raises(DataError, match=given["words"]) as refused:
-        prepared({key: value for key, value in changed.items() if value is not None})
+        prepared(block_of(given))
     assert "\n" not in str(refused.value)
     assert given["of"] != "table" or str(refused.value).startswith("answers.csv")
     assert not Path("data").exists()
 
 
-def damage_pictures(name: str) -> None:
-    picture = Path("pictures/p1/cat/2.png")
-    if name == "broken":
-        picture.write_bytes(b"no picture")
-    elif name == "of another size":
-        Image.fromarray(np.zeros((5, 8, 3), np.uint8)).save(picture)
-    elif name == "grey":
-        Image.fromarray(np.zeros((6, 8), np.uint8)).save(picture)
-    elif name == "of 16 bits":
-        Image.fromarray(np.zeros((6, 8), np.uint16)).save(picture)
-    elif name == "elsewhere":
-        picture.rename("pictures/p1/2.png")
-    else:
-        Path("pictures/p9/cat").mkdir(parents=True)
+PICTURE = "pictures/p1/cat/2.png"
 
 
-@pytest.mark.parametrize(("name", "words"), tabled.table("test_sources")["BAD_PICTURES"].items())
+def picture(*shape: int, dtype: type = np.uint8) -> Callable[[], None]:
+    return lambda: Image.fromarray(np.zeros(shape, dtype)).save(PICTURE)
+
+
+BAD_PICTURES = {
+    "broken": lambda: Path(PICTURE).write_bytes(b"no picture"),
+    "of another size": picture(5, 8, 3),
+    "grey": picture(6, 8),
+    "of 16 bits": picture(6, 8, dtype=np.uint16),
+    "elsewhere": lambda: Path(PICTURE).rename("pictures/p1/2.png"),
+    "missing": lambda: Path("pictures/p9/cat").mkdir(parents=True),
+}
+
+
+@pytest.mark.parametrize(("name", "words"), TABLES["BAD_PICTURES"].items())
 def test_one_picture_that_is_not_in_order_is_one_clear_line(name, words, files):
-    damage_pictures(name)
+    BAD_PICTURES[name]()
     with pytest.raises(DataError, match=words) as refused:
         prepared(PICTURES)
     assert "\n" not in str(refused.value)
@@ -452,64 +427,47 @@ def test_the_word_for_a_user_goes_with_the_data_and_changes_no_value(block, file
         prepared(block | {"unit": "patient"}, "mnist")
 
 
-BLOCKS = {
-    "a unit without users": (
-        {key: value for key, value in TABLE.items() if key != "user"} | {"unit": "patient"},
-        "unit, the word for a user; got 'patient'; write user: as well",
-    ),
-    "a unit that is no word": (TABLE | {"unit": "dealt client"}, "datasets.mine.unit"),
-    "an unknown key": (TABLE | {"usr": "person"}, "datasets.mine: unknown key 'usr'; did you mean"),
-    "no file": ({"user": "person"}, "datasets.mine: a data set; got ['user']; expected one of"),
-    "another format": ({"file": "mine.xlsx"}, "ends in .csv, .tsv, .parquet, .json"),
-    "a key of another format": (LEAF | {"size": [8, 8]}, "size is not for .json"),
-    "no column of labels": ({"file": "answers.csv"}, "label is missing"),
-    "a file that is not there": (TABLE | {"file": "gone.csv"}, "gone.csv does not exist"),
-    "a folder that is not there": (PICTURES | {"folder": "gone"}, "gone does not exist"),
-    "one class": (TABLE | {"classes": ["no"]}, "datasets.mine.classes"),
-}
-
-
-@pytest.mark.parametrize("case", BLOCKS)
+@pytest.mark.parametrize("case", TABLES["BAD_BLOCKS"])
 def test_a_block_that_is_not_in_order_is_one_clear_line(case, data):
-    block, words = BLOCKS[case]
-    assert words in data(block, code=2)
+    given = TABLES["BAD_BLOCKS"][case]
+    assert given["words"] in data(block_of(given), code=2)
 
 
 @pytest.mark.slow
 def test_the_script_of_the_workflow_takes_a_block_in_one_word(files):
     block = TABLE | CITIES
-    words = ["--dataset", "mine", "--target", "data/mine.npz", "--source", sources.text(block)]
-    done = called(warm.interpreter(), ROOT / "workflow/scripts/data.py", *words)
-    assert done.stdout.startswith("mine: 40 rows of 4 users")
-    other = [*words[:-1], sources.text(block | {"encoding": "index"})]
-    refused = called(warm.interpreter(), ROOT / "workflow/scripts/data.py", *other, code=2).stderr
+
+    def script(name: str, block: dict, code: int = 0):
+        words = ["--dataset", name, "--target", f"data/{name}.npz", "--source", sources.text(block)]
+        file = ROOT / "workflow/scripts/data.py"
+        return called(warm.interpreter(), file, *words, code=code)
+
+    assert script("mine", block).stdout.startswith("mine: 40 rows of 4 users")
+    refused = script("mine", block | {"encoding": "index"}, code=2).stderr
     assert refused.startswith("error: data set 'mine' has other values than when it was first used")
     answers().assign(yes=(answers()["y"] == "Yes").astype(int)).to_csv("answers.csv", index=False)
-    words = ["--dataset", "other", "--target", "data/other.npz", "--source", sources.text(block)]
-    warned = called(warm.interpreter(), ROOT / "workflow/scripts/data.py", *words).stdout
+    warned = script("other", block).stdout
     assert "\nwarning: other: the label follows from yes alone" in warned
+
+
+LAYOUT = {"user": "person", "label": "y", "classes": ["no", "Yes"], **CITIES}
 
 
 def test_a_data_frame_becomes_clients_that_train():
     table = answers()
-    clients = pflpipe.clients_of(table, user="person", label="y", classes=["no", "Yes"], **CITIES)
+    clients = pflpipe.clients_of(table, **LAYOUT)
     assert [len(y) for _, y in clients] == [10] * 4
     x, y = clients[sorted(set(table["person"])).index("Ann")]
     own = table[table["person"] == "Ann"]
     assert x[:, 0].tolist() == own["age"].tolist()
     assert y.tolist() == (own["y"] == "Yes").astype(int).tolist()
-    training = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
-    model = pflpipe.Model("mlp", hidden=())
-    assert pflpipe.train("fedavg", clients, model=model, training=training).accuracies
+    assert pflpipe.train("fedavg", clients, model="linear", training=ONCE).accuracies
 
 
 def test_a_table_of_another_library_is_taken_as_its_data_frame():
-    table, layout = answers(), {"user": "person", "label": "y", "classes": ["no", "Yes"], **CITIES}
-    for (x, y), (same_x, same_y) in zip(
-        pflpipe.clients_of(table, **layout),
-        pflpipe.clients_of(pa.Table.from_pandas(table), **layout),
-        strict=True,
-    ):
+    tables = answers(), pa.Table.from_pandas(answers())
+    ours, theirs = (pflpipe.clients_of(table, **LAYOUT) for table in tables)
+    for (x, y), (same_x, same_y) in zip(ours, theirs, strict=True):
         assert np.array_equal(x, same_x)
         assert np.array_equal(y, same_y)
 
@@ -517,23 +475,22 @@ def test_a_table_of_another_library_is_taken_as_its_data_frame():
 def test_a_dataset_for_each_client_trains_as_its_tensors():
     rng = torch.Generator().manual_seed(0)
     pairs = [(torch.randn(n, 6, generator=rng), torch.arange(n) % 3) for n in (4, 7)]
-    training = pflpipe.Training(rounds=2, local_epochs=1, batch_size=2, optimizer="sgd", lr=0.1)
-    runs = [
-        pflpipe.train("fedavg", clients, model="linear", training=training, classes=3)
+    how = {"training": pflpipe.Training(**QUICK | {"rounds": 2, "batch_size": 2}), "classes": 3}
+    of_pairs, of_datasets = (
+        pflpipe.train("fedavg", clients, model="linear", **how).params
         for clients in (pairs, [TensorDataset(*pair) for pair in pairs])
-    ]
-    for name, values in runs[0].params.items():
-        assert torch.equal(values, runs[1].params[name])
+    )
+    for name, values in of_pairs.items():
+        assert torch.equal(values, of_datasets[name])
 
 
 def test_tensors_with_channels_first_are_moved_and_this_is_said():
     rng = torch.Generator().manual_seed(0)
     last = [(torch.randn(4, 32, 32, 3, generator=rng), torch.arange(4) % 2) for _ in range(2)]
     first = [(x.movedim(-1, 1), y) for x, y in last]
-    training = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        expected = pflpipe.federation("fedavg", last, model="cnn_cifar", training=training)
+        expected = pflpipe.federation("fedavg", last, model="cnn_cifar", training=ONCE)
     with pytest.warns(UserWarning, match=r"channels of \(3, 32, 32\) come first"):
-        moved = pflpipe.federation("fedavg", first, model="cnn_cifar", training=training)
+        moved = pflpipe.federation("fedavg", first, model="cnn_cifar", training=ONCE)
     assert torch.equal(moved.train.x, expected.train.x)
