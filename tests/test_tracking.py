@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fake_results
@@ -25,7 +26,7 @@ from pflpipe.files import DIGEST, write_json
 from pflpipe.methods import registry
 from pflpipe.pipeline import mlflow_export, mlflow_runs
 from pflpipe.report import tidy
-from pflpipe.study.study_spec import Chosen
+from pflpipe.study.study_spec import Chosen, Study
 from tracked import SETTINGS, World, small
 
 pytestmark = pytest.mark.pipeline
@@ -37,38 +38,35 @@ def environment() -> Iterator[None]:
         yield
 
 
+SYNC = """
+import sys
+from pathlib import Path
+from pflpipe.pipeline import mlflow_export
+from tracked import small
+name, results = sys.argv[1], Path(sys.argv[2])
+print(mlflow_export.export_or_warn(small(name), results, results / f"tracking/{name}.done"))
+"""
+
+
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder whose fresh database two studies were synced into at the same time, by two
     processes."""
     folder = tmp_path_factory.mktemp("shared")
-    code = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from pflpipe.pipeline import mlflow_export\n"
-        "from tracked import small\n"
-        "name, results = sys.argv[1], Path(sys.argv[2])\n"
-        "marker = results / 'tracking' / f'{name}.done'\n"
-        "print(mlflow_export.export_or_warn(small(name), results, marker))\n"
-    )
     program = folder / "sync.py"
-    program.write_text(code)
+    program.write_text(SYNC)
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    clean = {name: value for name, value in os.environ.items() if name not in SETTINGS} | {
-        "PYTHONPATH": path
+    clean = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    how = {
+        "env": clean | {"PYTHONPATH": path},
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
     }
     # Partitions, plans and runs of both are the same files: who writes them may have no reader yet.
     for name in ("first", "second"):
         results = fake_results.write(small(name), folder)
-    jobs = [
-        subprocess.Popen(
-            [warm.interpreter(), program, name, str(results)],
-            env=clean,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for name in ("first", "second")
-    ]
+    words = [[warm.interpreter(), program, name, results] for name in ("first", "second")]
+    jobs = [subprocess.Popen(command, **how) for command in words]
     for job in jobs:
         output, errors = job.communicate()
         assert job.returncode == 0, errors.decode()
@@ -133,10 +131,8 @@ def test_a_run_holds_parameters_metrics_per_round_scores_and_files(shown):
 
 def test_a_run_whose_settings_a_search_chose_says_that_no_epsilon_covers_the_choice(shown):
     words = [shown.runs()[cell.id].data.tags.get("chosen") for cell in shown.study.cells]
-    assert words == [
-        None,
-        "Hyper-parameters were chosen on validation data; no ε covers that choice.",
-    ]
+    covered = "Hyper-parameters were chosen on validation data; no ε covers that choice."
+    assert words == [None, covered]
 
 
 def test_values_that_are_not_finite_are_named_in_a_tag(shown):
@@ -154,9 +150,8 @@ def test_runs_can_be_told_by_the_words_of_the_tables(shown):
     def names(words: str) -> set[str]:
         return {run.info.run_name for run in client.search_runs([experiment], words)}
 
-    assert names("tags.claim = 'nominal' and tags.level = 'setting'") == {
-        "feddpa eps=inf (official) asked 2"
-    }
+    nominal = names("tags.claim = 'nominal' and tags.level = 'setting'")
+    assert nominal == {"feddpa eps=inf (official) asked 2"}
     assert names("tags.method = 'fedavg'") == {"fedavg eps=inf", "fedavg eps=inf s0"}
     assert names("tags.level = 'study'") == {"study shown"}
 
@@ -164,26 +159,29 @@ def test_runs_can_be_told_by_the_words_of_the_tables(shown):
 def test_an_experiment_says_that_no_epsilon_covers_what_is_measured(world):
     world.sync()
     client = world.client()
-    found = client.get_experiment_by_name(world.study.name)
+    note, found = "mlflow.note.content", client.get_experiment_by_name(world.study.name)
     assert found.tags["kind"] == "diagnostics"
-    assert (
-        "Measured values are diagnostics: the experimenter's own measurements on public "
-        "data, covered by no ε."
-    ) in found.tags["mlflow.note.content"]
-    client.set_experiment_tag(found.experiment_id, "mlflow.note.content", "words of my own")
+    words = "are diagnostics: the experimenter's own measurements on public data, covered by no ε."
+    assert f"Measured values {words}" in found.tags[note]
+    client.set_experiment_tag(found.experiment_id, note, "words of my own")
     world.sync()
-    assert (
-        client.get_experiment(found.experiment_id).tags["mlflow.note.content"] == "words of my own"
-    )
+    assert client.get_experiment(found.experiment_id).tags[note] == "words of my own"
+
+
+def with_training(**changes: int) -> Cell:
+    training = dataclasses.replace(fake_results.BASE.training, **changes)
+    return dataclasses.replace(fake_results.BASE, training=training)
+
+
+def entries_of(study: Study, folder: Path) -> dict[str, mlflow_runs.Tracked]:
+    """What MLflow is to show of a study, by the names."""
+    results = fake_results.write(study, folder)
+    return {entry.name: entry for entry in tracked.runs_of(study, results)}
 
 
 def test_accuracies_by_round_arrive_once_each(tmp_path):
-    training = dataclasses.replace(fake_results.BASE.training, evaluate_every=2)
-    study = fake_results.study(
-        seeds=(0,), epsilons=(2.0,), base=dataclasses.replace(fake_results.BASE, training=training)
-    )
-    results = fake_results.write(study, tmp_path)
-    found = {entry.name: entry for entry in tracked.runs_of(study, results)}
+    base = with_training(evaluate_every=2)
+    found = entries_of(fake_results.study(seeds=(0,), epsilons=(2.0,), base=base), tmp_path)
     for entry in (found["dp_fedavg eps=2 s0"], found["dp_fedavg eps=2"]):
         curve = [step for name, *_, step in entry.points if name == "by_round/personal_own"]
         assert curve == [2, 4]
@@ -192,9 +190,7 @@ def test_accuracies_by_round_arrive_once_each(tmp_path):
 
 
 def test_more_than_a_thousand_metrics_arrive(tree):
-    base = dataclasses.replace(
-        fake_results.BASE, training=dataclasses.replace(fake_results.BASE.training, rounds=120)
-    )
+    base = with_training(rounds=120)
     world = World(tree, small("long", methods=("dp_fedavg",), base=base))
     world.sync()
     (run,) = world.runs().values()
@@ -218,12 +214,9 @@ def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path):
     for cell in study.cells:
         if cell.departures and cell.privacy.epsilon == 2.0:
             epsilon = (20.0, 25.6912)[cell.seed]  # each seed has other numbers of examples
-            edit(
-                results / "plans" / f"{cell.plan_id}.json",
-                lambda plan, epsilon=epsilon: plan["ledger"].update(
-                    epsilon_central=epsilon, claim="nominal"
-                ),
-            )
+            held = {"epsilon_central": epsilon, "claim": "nominal"}
+            plan = results / "plans" / f"{cell.plan_id}.json"
+            edit(plan, lambda plan, held=held: plan["ledger"].update(held))
     tidy.write(tidy.tidy(study, results), results / "tables" / f"{study.name}.csv")
     names = [entry.name for entry in tracked.runs_of(study, results)]
     assert len(set(names)) == len(names)
@@ -239,26 +232,23 @@ def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path):
 
 
 def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path):
-    study = fake_results.study(seeds=(0, 1, 2), epsilons=(2.0,), methods=("dp_fedavg",))
-    results = fake_results.write(study, tmp_path)
-    shown = {entry.name: entry for entry in tracked.runs_of(study, results)}
+    study = fake_results.study(epsilons=(2.0,), methods=("dp_fedavg",))
+    shown = entries_of(study, tmp_path)
     numbers = {name: value for name, value, *_ in shown["dp_fedavg eps=2"].points}
-    scores = np.genfromtxt(
-        results / "scores/tiny/dp_fedavg.csv", delimiter=",", names=True, dtype=None, encoding=None
-    )
-    means = [scores["personal_own"][scores["cell"] == cell.id].mean() for cell in study.cells]
+    scores = pd.read_csv(tmp_path / "results/scores/tiny/dp_fedavg.csv").set_index("cell")
+    means = [scores.loc[cell.id, "personal_own"].mean() for cell in study.cells]
     # 4.302652729911275 is the 97.5 % point of Student's t with two degrees of freedom.
     reach = 4.302652729911275 * np.std(means, ddof=1) / 3**0.5
     assert numbers["personal_own"] == pytest.approx(np.mean(means), abs=1e-9)
     assert numbers["interval/personal_own_low"] == pytest.approx(np.mean(means) - reach, abs=1e-6)
     assert numbers["interval/personal_own_high"] == pytest.approx(np.mean(means) + reach, abs=1e-6)
     assert numbers["seeds"] == 3
-    losses = [
-        [value for name, value, *_ in shown[f"dp_fedavg eps=2 s{seed}"].points if name == "loss"]
-        for seed in range(3)
-    ]
-    curve = [value for name, value, *_ in shown["dp_fedavg eps=2"].points if name == "loss"]
-    assert curve == pytest.approx(np.mean(losses, axis=0))
+
+    def curve(entry: str) -> list[float]:
+        return [value for name, value, *_ in shown[entry].points if name == "loss"]
+
+    losses = [curve(f"dp_fedavg eps=2 s{seed}") for seed in range(3)]
+    assert curve("dp_fedavg eps=2") == pytest.approx(np.mean(losses, axis=0))
     below = [shown[f"dp_fedavg eps=2 s{seed}"] for seed in range(3)]
     assert [*shown["dp_fedavg eps=2"].seeds] == below
     assert not any(entry.seeds for entry in (shown["study tiny"], *below))
@@ -266,8 +256,7 @@ def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path):
 
 def test_two_seeds_have_no_interval(tmp_path):
     study = fake_results.study(seeds=(0, 1), epsilons=(2.0,), methods=("dp_fedavg",))
-    results = fake_results.write(study, tmp_path)
-    setting = next(e for e in mlflow_runs.of_study(study, results) if e.key.startswith("setting"))
+    setting = entries_of(study, tmp_path)["dp_fedavg eps=2"]
     assert not any(name.startswith("interval/") for name, *_ in setting.points)
 
 
@@ -284,22 +273,19 @@ def test_a_method_is_written_once_as_soon_as_it_is_tested(world):
     text = mlflow_export.export_or_warn(world.study, world.results, marker, methods=[first.method])
     assert text.startswith("done: 1 of 2 runs (1 new, 0 kept, 0 replaced)")
     early = world.entries()
-    assert {run.info.run_name: run.info.status for run in early.values()} == {
-        "fedavg eps=inf": "FINISHED",
-        "fedavg eps=inf s0": "FINISHED",
-    }
+    status = {run.info.run_name: run.info.status for run in early.values()}
+    assert status == dict.fromkeys(("fedavg eps=inf", "fedavg eps=inf s0"), "FINISHED")
     (scores / "aside").rename(scores / f"{second.method}.csv")
     assert world.sync().startswith("done: 2 runs (1 new, 1 kept, 0 replaced)")
-    assert len(world.entries()) == 5
-    assert {key: run.info.run_id for key, run in early.items()}.items() <= {
-        key: run.info.run_id for key, run in world.entries().items()
-    }.items()
+    late = world.entries()
+    assert len(late) == 5
+    assert all(run.info.run_id == late[key].info.run_id for key, run in early.items())
 
 
 def test_only_the_copy_of_the_whole_study_warns_of_an_outage(world, monkeypatch, capsys):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    place = world.results, world.marker
     for methods, warnings in ((["fedavg"], 0), (None, 1)):
-        place = world.results, world.marker
         text = mlflow_export.export_or_warn(world.study, *place, methods=methods)
         assert text.startswith("pending: ")
         assert capsys.readouterr().err.count("warning") == warnings
@@ -366,10 +352,8 @@ def test_a_second_sync_keeps_every_run_and_writes_the_same_words(world, monkeypa
     experiment = world.client().get_experiment_by_name(world.study.name).experiment_id
     view = f"#/experiments/{experiment}/runs?{mlflow_export.PAGE_OPTIONS}"
     assert page == f"http://127.0.0.1:5000/{view}"
-    assert text == (
-        f"done: 2 runs (0 new, 2 kept, 0 replaced) in experiment {world.study.name} "
-        f"at sqlite:///{world.results.resolve() / 'mlflow.db'}"
-    )
+    place = f"{world.study.name} at sqlite:///{world.results.resolve() / 'mlflow.db'}"
+    assert text == f"done: 2 runs (0 new, 2 kept, 0 replaced) in experiment {place}"
     assert {cell: run.info.run_id for cell, run in world.runs().items()} == before
     assert world.marker.read_text().startswith("done: ")
 
@@ -510,10 +494,8 @@ def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
     assert set(runs) == {cell.id for cell in world.study.cells}
     run = runs[world.study.cells[1].id]
     assert len(world.client(uri).get_metric_history(run.info.run_id, "loss")) == 4
-    assert {item.path for item in world.client(uri).list_artifacts(run.info.run_id)} == {
-        "run.json",
-        "rounds.csv",
-    }
+    artifacts = world.client(uri).list_artifacts(run.info.run_id)
+    assert {item.path for item in artifacts} == {"run.json", "rounds.csv"}
     assert "(0 new, 2 kept, 0 replaced)" in world.sync()
     server.kill()
     capsys.readouterr()
@@ -530,13 +512,10 @@ def test_mlflow_is_told_to_be_brief_and_quiet(world):
     assert [os.environ[name] for name in SETTINGS[1:]] == ["1", "5", "true", "true"]
 
 
-@pytest.mark.parametrize(
-    "uri",
-    [
-        *("file:///tmp/mlruns", "mlruns", "ftp://host", "http://", "http://host:port"),
-        "sqlite:////what?/mlflow.db",
-    ],
-)
+BAD = ("file:///tmp/mlruns", "mlruns", "ftp://host", "http://", "http://host:port")
+
+
+@pytest.mark.parametrize("uri", [*BAD, "sqlite:////what?/mlflow.db"])
 def test_an_address_that_cannot_work_is_the_users_to_mend(uri, tmp_path):
     world = World(tmp_path, small("addresses", methods=("fedavg",)))
     with pytest.raises(ConfigError, match=r"the MLflow tracking address; got .*; expected"):
