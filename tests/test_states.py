@@ -37,19 +37,14 @@ def assert_same(found, expected) -> None:
 
 def test_every_client_begins_with_the_same_state_and_keeps_what_it_was_given():
     states = States(INITIAL, 5)
-    assert_same(
-        states.of([4, 0]), {name: torch.stack([value, value]) for name, value in INITIAL.items()}
-    )
+    twice = {name: torch.stack([value, value]) for name, value in INITIAL.items()}
+    assert_same(states.of([4, 0]), twice)
     new = states.replaced([3, 1], of(9, 2))
     assert_same(new.of([3, 1]), of(9, 2))
     assert_same(new.of([1]), {name: value[1:] for name, value in of(9, 2).items()})
     assert_same(new.of([2]), {name: value[None] for name, value in INITIAL.items()})
-    assert {name: value.shape for name, value in new.items()} == {
-        "mask": (5, 3),
-        "weight": (5, 2, 3),
-        "count": (5,),
-        "step": (5, 1),
-    }
+    shapes = {"mask": (5, 3), "weight": (5, 2, 3), "count": (5,), "step": (5, 1)}
+    assert {name: value.shape for name, value in new.items()} == shapes
     assert torch.equal(new["count"], torch.tensor([2.5, 9, 2.5, 9, 2.5], dtype=torch.float64))
 
 
@@ -57,13 +52,8 @@ def test_a_value_stays_what_it_was_when_a_newer_one_differs():
     states = [States(INITIAL, 2)]
     for number in range(4):
         states.append(states[-1].replaced([number % 2], of(number)))
-    assert [value["step"].flatten().tolist() for value in states] == [
-        [7, 7],
-        [0, 7],
-        [0, 1],
-        [2, 1],
-        [2, 3],
-    ]
+    steps = [value["step"].flatten().tolist() for value in states]
+    assert steps == [[7, 7], [0, 7], [0, 1], [2, 1], [2, 3]]
 
 
 def test_room_is_taken_by_clients_that_trained_and_used_again(tmp_path):
@@ -106,27 +96,25 @@ def test_a_saved_file_depends_on_the_states_and_not_on_how_they_came_about(tmp_p
         second = second.replaced([3, 1], of(number, 2))
     swapped = {name: value.flip(0) for name, value in of(5, 2).items()}
     second = second.replaced([3, 1], swapped)
-    notes = [
-        states.save(tmp_path / f"{name}.bin") for name, states in (("a", first), ("b", second))
-    ]
-    assert notes[0]["trained"].tolist() == notes[1]["trained"].tolist() == [1, 3]
-    assert (tmp_path / "a.bin").read_bytes() == (tmp_path / "b.bin").read_bytes()
-    assert (tmp_path / "a.bin").stat().st_size == 2 * ROW
-    (tmp_path / "a.bin").chmod(0o400)
-    assert_same(dict(States.load(notes[0], tmp_path / "a.bin")), dict(first))
+    one, other = tmp_path / "a.bin", tmp_path / "b.bin"
+    notes, others = first.save(one), second.save(other)
+    assert notes["trained"].tolist() == others["trained"].tolist() == [1, 3]
+    assert one.read_bytes() == other.read_bytes()
+    assert one.stat().st_size == 2 * ROW
+    one.chmod(0o400)
+    assert_same(dict(States.load(notes, one)), dict(first))
 
 
 @pytest.mark.parametrize("content", [None, b"", b"x" * (ROW - 1)])
 def test_a_file_that_lacks_rows_is_refused_before_anything_is_read(tmp_path, content):
-    notes = States(INITIAL, 2, tmp_path / "states").replaced([0], of(0)).notes()
-    (tmp_path / "states").unlink()
+    path = tmp_path / "states"
+    notes = States(INITIAL, 2, path).replaced([0], of(0)).notes()
+    path.unlink()
     if content is not None:
-        (tmp_path / "states").write_bytes(content)
-    with pytest.raises(
-        DataError,
-        match=f"states of the clients; got '{len(content or b'')} bytes'; expected at least {ROW}",
-    ):
-        States.restored(notes, tmp_path / "states")
+        path.write_bytes(content)
+    got = f"got '{len(content or b'')} bytes'; expected at least {ROW}"
+    with pytest.raises(DataError, match=f"states of the clients; {got}"):
+        States.restored(notes, path)
 
 
 def test_processes_that_share_states_need_a_file_that_all_can_see():
@@ -137,7 +125,6 @@ def test_processes_that_share_states_need_a_file_that_all_can_see():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
 def test_a_full_disk_is_an_error_that_says_how_much_room_is_needed():
-    with pytest.raises(
-        DataError, match=r"/dev/full: states of the clients, 1 kB each; got .*No space left"
-    ):
+    words = r"/dev/full: states of the clients, 1 kB each; got .*No space left"
+    with pytest.raises(DataError, match=words):
         States(INITIAL, 2, Path("/dev/full")).replaced([0, 1, 1], of(0, 3))

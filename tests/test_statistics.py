@@ -12,6 +12,7 @@ from scipy import stats
 from pflpipe.report import comparison
 from pflpipe.report.comparison import Group
 from pflpipe.report.statistics import (
+    Contest,
     Difference,
     Model,
     against,
@@ -22,8 +23,6 @@ from pflpipe.report.statistics import (
     rank_intervals,
     share,
 )
-
-SEEDS = range(5)
 
 
 def series(*values: float, seeds: Sequence[int] | None = None) -> pd.Series:
@@ -93,15 +92,12 @@ def test_about_as_many_seeds_are_named_as_make_the_interval_leave_the_value_out(
 # ---------------------------------------------------------------- the model of many lines
 
 
-def plainly(
-    values: np.ndarray, ours: int, theirs: int, compared: int, people: float
-) -> list[float]:
+def plainly(values: np.ndarray, ours: int, theirs: int, people: float) -> list[float]:
     """Mean and ends as the module's text says, of complete values, with the least squares of a
     design matrix and scipy's distribution."""
     seeds, lines = values.shape
-    design = np.hstack(
-        [np.repeat(np.eye(seeds), lines, axis=0), np.tile(np.eye(lines), (seeds, 1))[:, 1:]]
-    )
+    of_lines = np.tile(np.eye(lines), (seeds, 1))[:, 1:]
+    design = np.hstack([np.repeat(np.eye(seeds), lines, axis=0), of_lines])
     fit = np.linalg.lstsq(design, values.ravel(), rcond=None)[0]
     residuals = (values.ravel() - design @ fit).reshape(values.shape)
     degrees = (seeds - 1) * (lines - 1)
@@ -110,7 +106,7 @@ def plainly(
     apart = values[:, ours] - values[:, theirs]
     own, known = apart.var(ddof=1), seeds - 1
     luck = max(own, (prior * pool + known * own) / (prior + known)) / seeds
-    level = 1 - (1 - 0.95 ** (1 / compared)) / 2
+    level = 1 - (1 - 0.95 ** (1 / lines)) / 2
     mean = float(apart.mean())
     luck *= stats.t.ppf(level, prior + known) ** 2
     reach = math.sqrt(luck + stats.norm.ppf(level) ** 2 * people)
@@ -120,13 +116,12 @@ def plainly(
 @pytest.mark.parametrize(("seeds", "lines"), [(3, 3), (3, 12), (5, 6), (10, 4)])
 def test_intervals_are_those_of_a_plain_program(seeds, lines):
     rng = np.random.default_rng(seeds)
-    values = rng.normal(size=(seeds, lines)) * rng.uniform(0.3, 3, size=lines) + rng.normal(
-        size=(seeds, 1)
-    )
+    own = rng.normal(size=(seeds, lines)) * rng.uniform(0.3, 3, size=lines)
+    values = own + rng.normal(size=(seeds, 1))
     model = Model(pd.DataFrame(values), lambda ours, theirs: 0.1 * abs(ours - theirs))
     for ours, theirs in itertools.combinations(range(lines), 2):
         found = model.difference(ours, theirs, lines)
-        expected = plainly(values, ours, theirs, lines, 0.1 * abs(ours - theirs))
+        expected = plainly(values, ours, theirs, 0.1 * abs(ours - theirs))
         assert [found.mean, found.low, found.high] == pytest.approx(expected)
         turned = model.difference(theirs, ours, lines)
         assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low))
@@ -204,22 +199,23 @@ def test_the_share_of_runs_that_collapse_has_the_exact_interval_of_a_proportion(
 # ---------------------------------------------------------------- the best
 
 
-def test_who_is_not_distinguishable_from_the_largest_mean_is_kept():
-    values = frame(
-        low=(10, 20, 30, 40, 50), top=(15, 25, 36, 45, 54), near=(12, 29, 33, 47, 50), one=(99,)
-    )
+def contested(values: pd.DataFrame) -> Contest:
     found = contest(values)
     assert found is not None
+    return found
+
+
+def test_who_is_not_distinguishable_from_the_largest_mean_is_kept():
+    three = {"low": (10, 20, 30, 40, 50), "top": (15, 25, 36, 45, 54), "near": (12, 29, 33, 47, 50)}
+    values = frame(**three, one=(99,))
+    found = contested(values)
     assert found.leader == "top"
     assert found.kept == found.bold == {"top", "near"}
     assert not found.decided
-    level = contest(values[["top", "near"]])
-    assert level is not None
+    level = contested(values[["top", "near"]])
     assert (level.kept, level.bold) == ({"top", "near"}, frozenset())
     assert set(found.behind) == {"low", "near"}, "a line with one seed does not compete"
-    alone = contest(values[["low", "top"]])
-    assert alone is not None
-    assert alone.decided
+    assert contested(values[["low", "top"]]).decided
 
 
 def test_a_leader_leads_on_the_seeds_that_all_have():
@@ -227,10 +223,8 @@ def test_a_leader_leads_on_the_seeds_that_all_have():
     few = {"a": series(10, 20, 30), "b": series(11, 21, 31)}
     many = {**few, "a": series(10, 20, 30, 90, 90)}
     for lines in (few, many):
-        found = contest(pd.DataFrame(lines))
-        assert found is not None
-        assert found.leader == "b"
-        assert found.kept == {"b"}
+        found = contested(pd.DataFrame(lines))
+        assert (found.leader, found.kept) == ("b", {"b"})
 
 
 @pytest.mark.parametrize(
@@ -249,14 +243,10 @@ def test_there_is_no_contest_without_two_lines_and_three_common_seeds(values):
 @pytest.mark.slow
 def test_the_truly_best_line_is_kept_in_95_of_100_studies():
     """The hardest case: ten lines that are equally good, so that the data choose a leader."""
-    rng = np.random.default_rng(2)
-    studies = 120
-    kept = sum(
-        0 in found.kept
-        for _ in range(studies)
-        if (found := contest(pd.DataFrame(rng.normal(size=(5, 10)))))
-    )
-    assert kept / studies >= 0.91  # 0.95 less two standard errors
+    rng, studies = np.random.default_rng(2), 120
+    found = [contested(pd.DataFrame(rng.normal(size=(5, 10)))) for _ in range(studies)]
+    # 0.95 less two standard errors
+    assert sum(0 in one.kept for one in found) / studies >= 0.91
 
 
 def test_ranks_are_intervals_over_resampled_seeds():

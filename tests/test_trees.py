@@ -14,18 +14,11 @@ SCORES = {
 
 
 def test_largest_compares_within_each_group():
-    layers = trees.largest(SCORES, trees.layers(SCORES).values(), 0.6)
-    assert {name: mask.int().tolist() for name, mask in layers.items()} == {
-        "a.weight": [[1, 0], [1, 0]],
-        "a.bias": [1],
-        "b.weight": [1, 1],
-    }
-    tensors = trees.largest(SCORES, [(name,) for name in SCORES], 0.5)
-    assert {name: mask.int().tolist() for name, mask in tensors.items()} == {
-        "a.weight": [[1, 0], [1, 0]],
-        "a.bias": [1],
-        "b.weight": [1, 0],
-    }
+    of_layers, of_tensors = trees.layers(SCORES).values(), [(name,) for name in SCORES]
+    for groups, ratio, last in ((of_layers, 0.6, [1, 1]), (of_tensors, 0.5, [1, 0])):
+        found = trees.largest(SCORES, groups, ratio)
+        kept = {name: mask.int().tolist() for name, mask in found.items()}
+        assert kept == {"a.weight": [[1, 0], [1, 0]], "a.bias": [1], "b.weight": last}
 
 
 @pytest.mark.parametrize(
@@ -40,9 +33,8 @@ def test_largest_does_the_same_for_many_trees_at_once():
     many = {name: torch.stack([value, -value, value.square()]) for name, value in SCORES.items()}
     found = vmap(lambda tree: trees.largest(tree, [tuple(tree)], 0.5))(many)
     for place in range(3):
-        alone = trees.largest(
-            {name: value[place] for name, value in many.items()}, [tuple(many)], 0.5
-        )
+        one = {name: value[place] for name, value in many.items()}
+        alone = trees.largest(one, [tuple(many)], 0.5)
         assert all(torch.equal(found[name][place], alone[name]) for name in alone)
 
 

@@ -40,7 +40,6 @@ from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Drawing, PaperLayout, Row, Study
 
 ROOT = Path(__file__).resolve().parent.parent
-BUDGET = {"epsilon": 8.0, "delta": 1e-3, "clip_norm": 0.5}
 FILE = str(ROOT / "docs/examples/easgd.py")
 METHODS = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!", "easgd")
 WARNED = (
@@ -52,11 +51,9 @@ WARNED = (
 def from_outside(study: Study) -> Study:
     """The study with the file that ``easgd`` is from."""
 
-    def found(row: Row) -> Row:
-        own = dataclasses.replace(row.cell, source=FILE)
-        return dataclasses.replace(row, cell=own) if row.cell.method == "easgd" else row
-
-    return dataclasses.replace(study, rows=tuple(map(found, study.rows)))
+    sources = ((cell, FILE if cell.method == "easgd" else "") for cell in study.cells)
+    rows = (Row(dataclasses.replace(cell, source=source)) for cell, source in sources)
+    return dataclasses.replace(study, rows=tuple(rows))
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +87,11 @@ def outside(study: Study) -> list[Cell]:
     return [cell for cell in study.cells if cell.source]
 
 
-def named_as_certified(sentences: list[str]) -> list[str]:
-    """Sentences about certified models, and about these alone, that name the method."""
-    return [
-        text for text in sentences if "certified" in text and "easgd" in text.replace("\\_", "_")
-    ]
+def without(study: Study, frame: pd.DataFrame) -> tuple[Study, pd.DataFrame]:
+    """Study and table without the method."""
+    rows = tuple(row for row in study.rows if not row.cell.source)
+    others = frame[frame["method"] != "easgd"].reset_index(drop=True)
+    return dataclasses.replace(study, rows=rows), others
 
 
 # ---------------------------------------------------------------- the word
@@ -114,11 +111,11 @@ def test_only_what_would_be_certified_is_unreviewed(mechanism, departures, sourc
     code = (Dependency.of("method", source, ""),) if source else ()
     assert claim_of(mechanism, departures, code) == claim
     private = mechanism != "none"
-    asked = {"noise_multiplier": 2.0, "delta": 1e-3, "clip_norm": 1.0} if private else {}
-    privacy = Privacy(mechanism, **(asked | ({"delta": None} if mechanism == "laplace" else {})))
-    cell = dataclasses.replace(
-        fake_results.BASE, privacy=privacy, departures=departures, source=source
-    )
+    delta = 1e-3 if mechanism == "gaussian" else None
+    asked = {"noise_multiplier": 2.0, "delta": delta, "clip_norm": 1.0} if private else {}
+    privacy = Privacy(mechanism, **asked)
+    changes = {"privacy": privacy, "departures": departures, "source": source}
+    cell = dataclasses.replace(fake_results.BASE, **changes)
     assert cell.claim == claim
     plan = make_plan(privacy, rounds=4, sample_rate=1.0, clients=5, departures=departures)
     entry = ledger(plan, privacy, departures, code=code)
@@ -150,16 +147,20 @@ def test_its_plan_has_a_file_of_its_own_and_the_request_for_it_says_whose_it_is(
         assert plan_of(asked) == plan_of(one)
 
 
+MINE = """
+from pflpipe.methods.base import About, Method
+from pflpipe.methods.dp_fedavg import local_update
+ABOUT = About(title="Mine", paper="nobody", trains="dp_fedavg")
+def mine() -> Method:
+    return Method(local_update)
+"""
+
+
 def test_a_run_that_a_method_from_outside_shares_with_ours_finds_its_plan(tmp_path, monkeypatch):
     """Its training is DP-FedAvg's, whose plan no cell of the study has."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "studies").mkdir()
-    (tmp_path / "studies/mine.py").write_text(
-        "from pflpipe.methods.base import About, Method\n"
-        "from pflpipe.methods.dp_fedavg import local_update\n"
-        'ABOUT = About(title="Mine", paper="nobody", trains="dp_fedavg")\n'
-        "def mine() -> Method:\n    return Method(local_update)\n"
-    )
+    (tmp_path / "studies/mine.py").write_text(MINE)
     asked = yaml.safe_load((ROOT / "docs/examples/easgd.yaml").read_text())
     asked["methods"] = [{"name": "mine.py:mine"}]
     (tmp_path / "studies/ours.yaml").write_text(yaml.safe_dump(asked))
@@ -195,9 +196,8 @@ def test_the_notes_of_the_table_say_what_the_word_means_and_never_count_it_as_ce
     assert f"Warning: {WARNED}." in summed.notes
     assert sum(note.startswith("Unreviewed ε = ") for note in summed.notes) == 2
     assert not [n for n in summed.notes if n.startswith("Certified ε") and "easgd" in n]
-    certified = frame[frame["method"] != "easgd"].reset_index(drop=True)
-    kept = dataclasses.replace(study, rows=tuple(r for r in study.rows if not r.cell.source))
-    assert not [n for n in summary.summarise(kept, certified).notes if "nreviewed" in n]
+    others = summary.summarise(*without(study, frame))
+    assert not [note for note in others.notes if "nreviewed" in note]
 
 
 def test_it_takes_no_bold_type_from_a_certified_row_and_has_none_alone(study, frame):
@@ -226,16 +226,13 @@ def test_a_table_in_a_papers_layout_marks_its_name(study, frame):
 
 
 def test_no_sentence_about_certified_models_names_it_and_one_more_compares_it(study, frame):
-    said = list(sentences.of_study(study, frame))
-    assert named_as_certified(said) == []
+    said = [text.replace("\\_", "_") for text in sentences.of_study(study, frame)]
+    assert [text for text in said if "certified" in text and "easgd" in text] == []
     (alone,) = (text for text in said if "easgd (unreviewed)" in text and "alone" in text)
     assert "easgd (unreviewed) is better than learning alone" in alone
     (best,) = (text for text in said if "unreviewed ones included" in text)
     assert "easgd (unreviewed) is the best of the personal models, unreviewed ones included" in best
-    kept = dataclasses.replace(study, rows=tuple(r for r in study.rows if not r.cell.source))
-    before = list(
-        sentences.of_study(kept, frame[frame["method"] != "easgd"].reset_index(drop=True))
-    )
+    before = list(sentences.of_study(*without(study, frame)))
     assert [text for text in said if "unreviewed" not in text] == before, "of the others"
 
 
@@ -245,18 +242,15 @@ def test_no_sentence_about_certified_models_names_it_and_one_more_compares_it(st
 def test_hooks_given_to_python_are_unreviewed_and_named_methods_are_not():
     rng = np.random.default_rng(0)
     clients = [(rng.normal(size=(6, 3)).astype(np.float32), np.arange(6) % 2) for _ in range(3)]
-    model = Model("mlp", (2,))
     training = Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
-    budget = Privacy(**BUDGET)
-    asked = {"model": model, "training": training, "privacy": budget, "classes": 2}
+    bare = {"model": Model("mlp", (2,)), "training": training}
+    asked = bare | {"privacy": Privacy(epsilon=8.0, delta=1e-3, clip_norm=0.5), "classes": 2}
     named = pflpipe.train("dp_fedavg", clients, **asked).ledger
     own = pflpipe.train(registry.info("dp_fedavg").factory(), clients, **asked).ledger
     assert (named.claim, own.claim) == ("certified", "unreviewed")
     assert own.epsilon_central == named.epsilon_central
-    assert own.warnings[0].startswith(
-        "pflpipe's developers have not reviewed the method of your own: "
-    )
-    bare = {"model": model, "training": training}
+    words = "pflpipe's developers have not reviewed the method of your own: "
+    assert own.warnings[0].startswith(words)
     open_ = pflpipe.train(registry.info("local_only").factory(), clients, **bare).ledger
     assert open_.claim == "none"
 
@@ -279,15 +273,12 @@ def draw(kind: str, study: Study, results: Path) -> Any:
 def test_a_figure_gives_it_a_mark_of_its_own_and_says_what_the_mark_means(study, results):
     figure = draw("privacy_utility", study, results)
     axes = figure.axes[0]
-    names = dict(
-        zip(axes.get_yticks(), (text.get_text() for text in axes.get_yticklabels()), strict=True)
-    )
+    labels = [text.get_text() for text in axes.get_yticklabels()]
+    names = dict(zip(axes.get_yticks(), labels, strict=True))
     marks = {names[line.get_ydata()[0]]: line for line in axes.lines if line.get_marker() == "D"}
-    assert list(marks) == ["Elastic averaging\nunreviewed"]
-    assert marks["Elastic averaging\nunreviewed"].get_color() not in (
-        style.CERTIFIED,
-        style.NOMINAL,
-    )
+    ((name, mark),) = marks.items()
+    assert name == "Elastic averaging\nunreviewed"
+    assert mark.get_color() not in (style.CERTIFIED, style.NOMINAL)
     assert "Diamond: unreviewed" in " ".join(figure.get_suptitle().split())
 
 
@@ -318,32 +309,29 @@ def test_its_runs_in_mlflow_have_the_word_in_tag_name_and_note(study, results):
 # ---------------------------------------------------------------- the ledger's page
 
 
+NONE = pd.DataFrame(columns=list(ledger_page.AUDIT))  # audits
+
+
 def test_the_ledgers_page_counts_it_by_itself_and_colours_the_word(frame):
-    none = pd.DataFrame(columns=list(ledger_page.AUDIT))
-    said = dict(ledger_page.summary(frame, none))
-    assert (
-        "4 lines certified, 2 unreviewed, 2 nominal, 2 methods without privacy"
-        in (said["compared"])
-    )
-    assert said["unreviewed ε"].startswith(
-        f"holds only if this code keeps the rules: method {FILE}:easgd"
-    )
+    said = dict(ledger_page.summary(frame, NONE))
+    words = "4 lines certified, 2 unreviewed, 2 nominal, 2 methods without privacy"
+    assert words in said["compared"]
+    holds = f"holds only if this code keeps the rules: method {FILE}:easgd"
+    assert said["unreviewed ε"].startswith(holds)
     assert not any("easgd" in text for term, text in said.items() if term != "unreviewed ε")
-    page = ledger_page.page(frame, none, ROOT / "workflow/report/ledger.html")
+    page = ledger_page.page(frame, NONE, ROOT / "workflow/report/ledger.html")
     assert '<td class="w unreviewed">unreviewed</td>' in page
     assert ".unreviewed {" in page
 
 
 def test_on_the_ledgers_page_a_version_from_outside_is_not_called_sound(frame):
     """A method from outside may have a published version, which departs, beside its own."""
-    nominal = frame[frame["method"] == "easgd"].assign(
-        claim="nominal", profile="paper", departures="no_composition", epsilon_nominal=2.0
-    )
-    none = pd.DataFrame(columns=list(ledger_page.AUDIT))
+    departing = {"claim": "nominal", "profile": "paper", "departures": "no_composition"}
+    nominal = frame[frame["method"] == "easgd"].assign(epsilon_nominal=2.0, **departing)
     both = pd.concat([frame, nominal], ignore_index=True)
-    page = ledger_page.page(both, none, ROOT / "workflow/report/ledger.html")
+    page = ledger_page.page(both, NONE, ROOT / "workflow/report/ledger.html")
     assert "without departures: strict" in page
-    costs = dict(ledger_page.summary(both, none)).get("cost of soundness", "")
+    costs = dict(ledger_page.summary(both, NONE)).get("cost of soundness", "")
     assert "feddpa" in costs
     assert "easgd" not in costs
 
@@ -356,9 +344,8 @@ def test_nothing_of_it_is_published_as_certified(study, tmp_path):
         assert (released.left_out(cell) == "") == (cell.claim == "certified")
     certified = project.certified(study.cells)
     assert {cell.claim for cell in certified} == {"certified"}
-    assert released.left_out(outside(study)[0]) == (
-        f"unreviewed: pflpipe's developers have not reviewed method {FILE}:easgd"
-    )
+    words = f"unreviewed: pflpipe's developers have not reviewed method {FILE}:easgd"
+    assert released.left_out(outside(study)[0]) == words
     alone = dataclasses.replace(study, rows=tuple(Row(cell) for cell in outside(study)))
     with pytest.raises(ConfigError, match="got 'no certified run'"):
         released.write(alone, tmp_path, tmp_path / "published")
@@ -374,8 +361,6 @@ def test_an_attacked_run_of_it_is_held_against_what_its_plan_allows(study, resul
     ours = next(cell for cell in study.cells if cell.claim == "certified")
     plans = [results / "plans" / f"{cell.plan_id}.json" for cell in (outside(study)[0], ours)]
     its, bound = (membership._bound(json_records.load(Planned, plan)) for plan in plans)
-    assert its is not None
-    assert bound is not None
     rates = np.array([0.1])
     assert math.isclose(its(rates)[0], bound(rates)[0])
 

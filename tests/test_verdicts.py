@@ -33,31 +33,21 @@ def group(
     diverged: Mapping[int, int] | None = None,
 ) -> Group:
     alone = label == "local_only"
-    rows = pd.DataFrame(
-        {
-            **{"seed": seeds, "personal_own": scores, "global_own": released, "rounds": 3},
-            **{"method": label, "claim": "none" if alone else "certified"},
-            **{"upload_bytes_per_round": 0 if alone else 8},
-            "diverged_round": [(diverged or {}).get(seed) for seed in seeds],
-        },
-        dtype=object,
-    )
-    return Group(label, "ε = 2", rows)
+    values = {"seed": seeds, "personal_own": scores, "global_own": released, "rounds": 3}
+    values |= {"method": label, "claim": "none" if alone else "certified"}
+    values |= {"upload_bytes_per_round": 0 if alone else 8}
+    values["diverged_round"] = [(diverged or {}).get(seed) for seed in seeds]
+    return Group(label, "ε = 2", pd.DataFrame(values, dtype=object))
 
 
 def groups(shift: float = 0.0, order: Sequence[int] = range(5), **other: Group) -> list[Group]:
     """Those of ``SCORES`` with the seeds in another order and all accuracies shifted, some of them
     in another version."""
-    chosen = list(order)
-    found = {
-        name: group(
-            name,
-            np.asarray(scores)[chosen] + shift,
-            RELEASED[name][chosen] + shift if name in RELEASED else None,
-            np.array(SEEDS)[chosen].tolist(),
-        )
-        for name, scores in SCORES.items()
-    }
+    chosen, found = list(order), {}
+    seeds = np.array(SEEDS)[chosen].tolist()
+    for name, scores in SCORES.items():
+        released = RELEASED[name][chosen] + shift if name in RELEASED else None
+        found[name] = group(name, scores[chosen] + shift, released, seeds)
     return list((found | other).values())
 
 
@@ -205,10 +195,8 @@ def of_errors(constant: float, found: Sequence[Group]) -> list[Group]:
     own = {"hyperparameters": settings, CONSTANT_ERROR: constant}
     made = []
     for one in found:
-        errors = {
-            name: (100 - one.values(name).to_numpy()) * constant / 100
-            for name in (MAIN, verdicts.RELEASED)
-        }
+        values = {name: one.values(name).to_numpy() for name in (MAIN, verdicts.RELEASED)}
+        errors = {name: (100 - value) * constant / 100 for name, value in values.items()}
         made.append(Group(one.label, one.budget, one.rows.assign(**errors, **own)))
     return made
 
