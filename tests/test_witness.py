@@ -6,6 +6,8 @@ import errno
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +35,8 @@ TABLES = tabled.table("test_witness")
 
 ROOT = Path(__file__).resolve().parent.parent
 REFUSED = "other bits than the same client computes by itself in a fresh process"
-LOSS = TABLES["LOSS"]
-HONEST_LOSS = LOSS + TABLES["HONEST_LOSS"]
-BALANCED = LOSS + TABLES["BALANCED"]
-CACHED = LOSS + TABLES["CACHED"]
-ON_THE_OBJECT = LOSS + TABLES["ON_THE_OBJECT"]
-OF_THE_LAST_CALL = LOSS + TABLES["OF_THE_LAST_CALL"]
 ONCE = cells.Training(1, 2, 0, "sgd", 0.5)
+MODEL = cells.Model("mlp", (4,))
 PRIVACY = cells.Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
 
 
@@ -53,7 +50,7 @@ def clients_of(count: int = 6, rows: int = 12) -> list[Any]:
 
 
 def train(method: Any = "dp_fedavg", **changes: Any) -> pflpipe.Trained:
-    given = {"training": ONCE, "privacy": PRIVACY, "classes": 3, "model": cells.Model("mlp", (4,))}
+    given = {"training": ONCE, "privacy": PRIVACY, "classes": 3, "model": MODEL}
     named = {"secret": "one", "method_name": "mine", "model_name": "mine"}
     how = {"clients": clients_of(), "backend": "loop", "allow_large_delta": True}
     return pflpipe.train(method, **(given | named | how | changes))
@@ -69,8 +66,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def with_loss(text: str, **changes: Any) -> cells.Training:
-    Path("loss.py").write_text(text)
+def with_loss(name: str, more: str = "", **changes: Any) -> cells.Training:
+    """Training with the loss that the table calls so."""
+    Path("loss.py").write_text(TABLES["LOSS"] + TABLES[name] + more)
     return dataclasses.replace(ONCE, loss="loss.py:mine", **changes)
 
 
@@ -80,29 +78,40 @@ def cell_with_loss(folder: Path) -> cells.Cell:
     return dataclasses.replace(cell, training=training)
 
 
+@contextmanager
+def refused(words: str, kind: type[Exception] = PrivacyError) -> Iterator[list[str]]:
+    """The run ends in one line; it stands in the list afterwards."""
+    said: list[str] = []
+    with pytest.raises(kind, match=words) as error:
+        yield said
+    said.append(str(error.value))
+    assert "\n" not in said[0]
+
+
+def local_update(params, server, state, batches, task):
+    end, loss = task.minimize(params, batches.train, task.loss)
+    return Upload(trees.sub(end, params), {}, loss), state
+
+
 # ------------------------------------------------------------------------- what is found
 
 
-@pytest.mark.parametrize(
-    "text", [BALANCED, CACHED, ON_THE_OBJECT], ids=["balanced", "lru_cache", "attribute"]
-)
-def test_a_loss_that_keeps_something_of_an_earlier_client_ends_the_run(text):
-    with pytest.raises(PrivacyError, match=REFUSED) as error:
-        train(training=with_loss(text))
-    assert str(error.value).startswith("round 1: a client's update ")
-    assert "\n" not in str(error.value)
+@pytest.mark.parametrize("loss", ["BALANCED", "CACHED", "ON_THE_OBJECT"])
+def test_a_loss_that_keeps_something_of_an_earlier_client_ends_the_run(loss):
+    with refused(REFUSED) as said:
+        train(training=with_loss(loss))
+    assert said[0].startswith("round 1: a client's update ")
 
 
 def test_a_tensor_that_a_loss_keeps_under_vmap_ends_the_run_in_one_line():
     """Before the witness has an answer, torch refuses to use it."""
-    with pytest.raises(PrivacyError, match="a tensor of an earlier call") as error:
-        train(training=with_loss(OF_THE_LAST_CALL), backend="auto")
-    assert "\n" not in str(error.value)
+    with refused("a tensor of an earlier call"):
+        train(training=with_loss("OF_THE_LAST_CALL"), backend="auto")
 
 
 def test_class_weights_of_the_first_batch_end_a_run_of_fifty_clients():
     with pytest.raises(PrivacyError, match=REFUSED):
-        train(clients=clients_of(50, 20), training=with_loss(BALANCED), allow_large_delta=False)
+        train(clients=clients_of(50, 20), training=with_loss("BALANCED"), allow_large_delta=False)
 
 
 def scaled(by_class: bool) -> Any:
@@ -151,15 +160,14 @@ def keeping(where: str) -> Method:
     """A method whose clients send a little of what an earlier one computed."""
     kept: dict[str, Any] = {}
 
-    def local_update(params, server, state, batches, task):
-        end, loss = task.minimize(params, batches.train, task.loss)
-        update = trees.sub(end, params)
-        first = kept.setdefault("first", update)
+    def keeps(params, server, state, batches, task):
+        sent, state = local_update(params, server, state, batches, task)
+        first = kept.setdefault("first", sent.update)
         if where == "message":
-            return Upload(trees.add(update, first), {}, loss), state
+            sent = dataclasses.replace(sent, update=trees.add(sent.update, first))
         if where == "state":
-            return Upload(update, {}, loss), ClientState({"kept": first["head.bias"]})
-        return Upload(update, {}, loss), state
+            state = ClientState({"kept": first["head.bias"]})
+        return sent, state
 
     def aggregate(params, released, server, task):
         kept_too = kept.get("first", released) if where == "server" else released
@@ -168,7 +176,7 @@ def keeping(where: str) -> Method:
     def init_client(params, task):
         return ClientState({"kept": params["head.bias"] * 0} if where == "state" else {})
 
-    return Method(local_update, aggregate, init_client=init_client)
+    return Method(keeps, aggregate, init_client=init_client)
 
 
 @pytest.mark.parametrize(
@@ -184,29 +192,24 @@ def test_a_method_that_keeps_what_a_client_computed_ends_the_run(where, said):
         train(keeping(where))
 
 
-def test_what_changes_after_the_first_round_alone_is_found_in_the_last_one():
-    """No call before the seventh uses what was kept: those of the first round are six."""
+@pytest.mark.parametrize(
+    ("late", "rounds", "found"),
+    [(True, 2, 2), (False, 5, 1)],
+    ids=["from the seventh call on", "up to the sixth call"],
+)
+def test_what_one_round_alone_uses_is_found_in_the_first_and_in_the_last(late, rounds, found):
+    """The calls of the first round are six."""
     calls: list[Update] = []
 
-    def local_update(params, server, state, batches, task):
-        end, loss = task.minimize(params, batches.train, task.loss)
-        calls.append(trees.sub(end, params))
-        return Upload(calls[-7 if len(calls) > 6 else -1], {}, loss), state
+    def keeps(params, server, state, batches, task):
+        sent, state = local_update(params, server, state, batches, task)
+        calls.append(sent.update)
+        earlier = calls[-7:][0] if late else calls[0]
+        is_used = late == (len(calls) > 6)
+        return (dataclasses.replace(sent, update=earlier) if is_used else sent), state
 
-    with pytest.raises(PrivacyError, match=f"round 2: .*{REFUSED}"):
-        train(Method(local_update), training=dataclasses.replace(ONCE, rounds=2))
-
-
-def test_what_the_first_round_alone_has_is_found_too():
-    calls: list[Update] = []
-
-    def local_update(params, server, state, batches, task):
-        end, loss = task.minimize(params, batches.train, task.loss)
-        calls.append(trees.sub(end, params))
-        return Upload(calls[0 if len(calls) <= 6 else -1], {}, loss), state
-
-    with pytest.raises(PrivacyError, match=f"round 1: .*{REFUSED}"):
-        train(Method(local_update), training=dataclasses.replace(ONCE, rounds=5))
+    with pytest.raises(PrivacyError, match=f"round {found}: .*{REFUSED}"):
+        train(Method(keeps), training=dataclasses.replace(ONCE, rounds=rounds))
 
 
 def test_a_program_whose_objects_kept_something_is_started_again():
@@ -214,9 +217,8 @@ def test_a_program_whose_objects_kept_something_is_started_again():
     method = keeping("message")
     with pytest.raises(PrivacyError, match=REFUSED):
         train(method)
-    with pytest.raises(PrivacyError, match="start Python again") as error:
+    with refused("start Python again"):
         train(method, method_name="with what it kept")
-    assert "\n" not in str(error.value)
     train()  # code of the package alone is not concerned
 
 
@@ -224,10 +226,10 @@ def test_a_program_whose_objects_kept_something_is_started_again():
 def test_a_cell_whose_loss_keeps_something_has_no_result(folder):
     """As the pipeline trains it."""
     own = cell_with_loss(folder)
-    with_loss(HONEST_LOSS)
+    with_loss("HONEST_LOSS")
     train_here(folder, row_code.with_digests(own), backend="loop")
     (folder / "run/run.json").unlink()
-    with_loss(BALANCED)
+    with_loss("BALANCED")
     with pytest.raises(PrivacyError, match=REFUSED):
         train_here(folder, row_code.with_digests(own), backend="loop")
     assert not (folder / "run/run.json").exists()
@@ -261,15 +263,7 @@ def rounds_asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def own_method() -> Method:
-    def local_update(params, server, state, batches, task):
-        end, loss = task.minimize(params, batches.train, task.loss)
-        return Upload(trees.sub(end, params), {}, loss), state
-
-    return Method(local_update)
-
-
-ALL = {"method": own_method(), "model": WithNorm, "server": cells.Server("adam", 0.1)}
+ALL = {"method": Method(local_update), "model": WithNorm, "server": cells.Server("adam", 0.1)}
 MINIBATCHES = {"method": "feddpa", "loss": True, "batch_size": 4}
 
 
@@ -280,8 +274,8 @@ MINIBATCHES = {"method": "feddpa", "loss": True, "batch_size": 4}
         ({"loss": True}, "loop"),
         ({"model": WithNorm}, "loop"),
         ({"model": WithNorm((5,), 3)}, "loop"),
-        ({"model": networks.build(cells.Model("mlp", (4,)), (5,), 3)}, "loop"),
-        ({"method": own_method()}, "loop"),
+        ({"model": networks.build(MODEL, (5,), 3)}, "loop"),
+        ({"method": Method(local_update)}, "loop"),
         *((MINIBATCHES, backend) for backend in ("loop", "vmap")),
         *((ALL, backend) for backend in ("loop", "vmap")),
     ],
@@ -290,12 +284,10 @@ def test_code_that_keeps_nothing_has_the_same_bits_with_a_witness_and_without(
     changes, backend, monkeypatch
 ):
     given = dict(changes)
-    training = dataclasses.replace(ONCE, rounds=3, batch_size=given.pop("batch_size", 0))
+    how = {"rounds": 3, "batch_size": given.pop("batch_size", 0)}
+    training = dataclasses.replace(ONCE, **how)
     if given.pop("loss", False):
-        training = dataclasses.replace(
-            with_loss(HONEST_LOSS),
-            **{name: getattr(training, name) for name in ("rounds", "batch_size")},
-        )
+        training = with_loss("HONEST_LOSS", **how)
     given |= {"training": training, "backend": backend}
     asked = rounds_asked(monkeypatch)
     witnessed = train(**given)
@@ -312,10 +304,8 @@ def test_code_that_keeps_nothing_has_the_same_bits_with_a_witness_and_without(
 def test_the_method_of_the_documentation_is_witnessed(folder, backend):
     cell = make_place(folder, "dp_fedavg")
     (folder / "easgd.py").write_text((ROOT / "docs/examples/easgd.py").read_text())
-    own = dataclasses.replace(
-        cell, method="easgd", source="easgd.py", hyperparameters={"force": 0.5}, departures=()
-    )
-    own = row_code.with_digests(own)
+    easgd = {"method": "easgd", "source": "easgd.py", "hyperparameters": {"force": 0.5}}
+    own = row_code.with_digests(dataclasses.replace(cell, departures=(), **easgd))
     train_here(folder, own, backend=backend)
     world = runs.simulate(own, inputs_of(folder), device="cpu", backend=backend)
     unwatched = dataclasses.replace(world, recipe=None)
@@ -348,13 +338,15 @@ def test_every_method_of_the_package_computes_the_same_bits_in_a_fresh_process(m
 
 
 def test_it_receives_the_rows_and_the_state_of_one_client_and_what_was_released(monkeypatch):
-    sent = []
-    packed = witness.packed
-    monkeypatch.setattr(
-        witness, "packed", lambda message: (sent.append(message), packed(message))[1]
-    )
+    sent, packed = [], witness.packed
+
+    def noted(message: Any) -> Any:
+        sent.append(message)
+        return packed(message)
+
+    monkeypatch.setattr(witness, "packed", noted)
     clients = clients_of()
-    result = train(own_method(), clients=clients, tests=[c[:2] for c in clients_of(6, 2)])
+    result = train(Method(local_update), clients=clients, tests=[c[:2] for c in clients_of(6, 2)])
     run, *requests = sent
     assert not any(isinstance(v, torch.Tensor) and v.numel() for v in run.values())
     assert result.simulation.key not in str(run)
@@ -376,14 +368,13 @@ def test_it_receives_the_rows_and_the_state_of_one_client_and_what_was_released(
 def test_what_cannot_be_handed_to_a_process_is_refused_in_one_line():
     lock = threading.Lock()
 
-    def local_update(params, server, state, batches, task):
+    def locked(params, server, state, batches, task):
         with lock:
             return Upload(trees.sub(params, params), {}, batches.n * 0.0), state
 
-    with pytest.raises(ConfigError, match=r"method of this program; got .TypeError.*lock") as error:
-        train(Method(local_update))
-    assert "\n" not in str(error.value)
-    open_run = train(Method(local_update), privacy=None)
+    with refused(r"method of this program; got .TypeError.*lock", ConfigError):
+        train(Method(locked))
+    open_run = train(Method(locked), privacy=None)
     assert open_run.ledger.claim != "certified"
 
 
@@ -403,15 +394,14 @@ def no_memory(*_: object, **__: object) -> None:
 def test_a_run_whose_witness_cannot_start_ends_in_one_line(monkeypatch, place, said):
     monkeypatch.setattr(witness._Process, "latest", None)
     place(monkeypatch)
-    with pytest.raises(PrivacyError, match=said) as error:
-        train(training=with_loss(HONEST_LOSS))
-    assert "\n" not in str(error.value)
+    with refused(said):
+        train(training=with_loss("HONEST_LOSS"))
 
 
 def test_an_error_of_the_code_in_the_fresh_process_is_said_in_one_line():
-    text = HONEST_LOSS + "\nimport sys\nif 'second_process' in str(sys.argv): raise OSError('no')\n"
-    with pytest.raises(PflpipeError, match=r"no answer from the fresh process: .*OSError: no"):
-        train(training=with_loss(text))
+    more = "\nimport sys\nif 'second_process' in str(sys.argv): raise OSError('no')\n"
+    with refused(r"no answer from the fresh process: .*OSError: no", PflpipeError):
+        train(training=with_loss("HONEST_LOSS", more))
 
 
 # ---------------------------------------------------------------------------- when it is asked
@@ -420,7 +410,7 @@ def test_an_error_of_the_code_in_the_fresh_process_is_said_in_one_line():
 def test_no_checkpoint_is_written_before_the_first_answer(folder, monkeypatch):
     """A run that goes on from it would never be compared in the rounds before."""
     own = cell_with_loss(folder)
-    with_loss(HONEST_LOSS)
+    with_loss("HONEST_LOSS")
     own = row_code.with_digests(own)
     saved, seen = [], []
     original = runs.Checkpoint.save_when_due
@@ -431,26 +421,16 @@ def test_no_checkpoint_is_written_before_the_first_answer(folder, monkeypatch):
         saved.append(self.path.exists())
 
     monkeypatch.setattr(runs.Checkpoint, "save_when_due", save)
-    held = threading.Event()
-    answer = witness._Process.answer
-    monkeypatch.setattr(
-        witness._Process,
-        "answer",
-        lambda self, kind, request: (
-            (kind != b"client" or held.wait(60)) and answer(self, kind, request)
-        ),
-    )
-    monkeypatch.setattr(witness.Witness, "settle", releasing(held, witness.Witness.settle))
-    train_here(folder, own, checkpoint_seconds=0)
-    assert not any(saved[:2])
-    assert saved == seen
+    held, calls = threading.Event(), []
+    answer, settle = witness._Process.answer, witness.Witness.settle
 
-
-def releasing(held: threading.Event, settle: Any) -> Any:
-    """``settle`` that lets the answers come after its second call."""
-    calls = []
+    def late(self: witness._Process, kind: bytes, request: Any) -> Any:
+        if kind == b"client":
+            held.wait(60)
+        return answer(self, kind, request)
 
     def settled(self: witness.Witness, *most: int) -> None:
+        """The answers come after the second call."""
         calls.append(most)
         if len(calls) > 2:
             held.set()
@@ -459,13 +439,17 @@ def releasing(held: threading.Event, settle: Any) -> Any:
             for future in self._clients:
                 future.result()
 
-    return settled
+    monkeypatch.setattr(witness._Process, "answer", late)
+    monkeypatch.setattr(witness.Witness, "settle", settled)
+    train_here(folder, own, checkpoint_seconds=0)
+    assert not any(saved[:2])
+    assert saved == seen
 
 
 def test_a_run_that_goes_on_is_compared_in_its_next_and_its_last_round(monkeypatch):
     asked = rounds_asked(monkeypatch)
-    training = dataclasses.replace(ONCE, rounds=6)
-    stopped = train(own_method(), training=training, on_round=lambda progress: progress.round < 3)
+    how = {"training": dataclasses.replace(ONCE, rounds=6), "on_round": lambda p: p.round < 3}
+    stopped = train(Method(local_update), **how)
     assert asked == [0, 2]
     stopped.resume()
     assert asked == [0, 2, 3, 5]
@@ -483,7 +467,7 @@ def test_nothing_of_the_others_follows_from_one_clients_rows_with_own_code(backe
     training = dataclasses.replace(ONCE, rounds=two_worlds.ROUNDS)
     model = WithNorm
     if code == "loss":
-        model, training = cells.Model("mlp", (4,)), with_loss(HONEST_LOSS, rounds=training.rounds)
+        model, training = MODEL, with_loss("HONEST_LOSS", rounds=training.rounds)
     settings = {"model": model, "training": training, "privacy": PRIVACY, "backend": backend}
     more = {"classes": 3, "test_fraction": 0.0, "allow_large_delta": True}
     world = pflpipe.federation("fedrep", clients, **settings, **more)
