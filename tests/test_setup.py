@@ -9,9 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
+from called import called
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,39 +53,36 @@ def install(checkout: Path, *words: str) -> tuple[int, str]:
     notes = checkout / "notes"
     notes.unlink(missing_ok=True)
     command = ["make", "CPU=", *(words or ["install"]), f"PYTHON={checkout / 'python'}"]
-    ours = {
-        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
-    }  # this may run under `make test`
-    run = subprocess.run(
-        command, cwd=checkout, env={**ours, "NOTES": str(notes)}, capture_output=True, check=False
-    )
+    # This may run under `make test`.
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    ours["NOTES"] = str(notes)
+    run = subprocess.run(command, cwd=checkout, env=ours, capture_output=True, check=False)
     return run.returncode, notes.read_text() if notes.exists() else ""
 
 
-def test_install_happens_once(checkout):
-    code, asked = install(checkout)
+def installed(checkout: Path, *words: str, order: Sequence[str] = ()) -> str:
+    """What `make install`, or another target, asked of python, some of it in this order."""
+    code, asked = install(checkout, *words)
     assert code == 0
-    assert (
-        asked.index("-m venv")
-        < asked.index("-r requirements.lock")
-        < asked.index("--no-deps")
-        < asked.index("pip check")
-    )
+    assert sorted(order, key=asked.index) == [*order]
+    return asked
+
+
+def test_install_happens_once(checkout):
+    order = ("-m venv", "-r requirements.lock", "--no-deps", "pip check")
+    asked = installed(checkout, order=order)
     assert asked.count("-r requirements.lock") == 1
     assert install(checkout) == (0, "")
 
 
 def test_what_uv_does_not_find_pip_installs_with_its_own_configuration(checkout):
     (checkout / "no-uv").touch()
-    code, asked = install(checkout)
-    assert code == 0
-    assert asked.index("uv pip install") < asked.index("python -m pip install --quiet -r req")
+    installed(checkout, order=("uv pip install", "python -m pip install --quiet -r req"))
 
 
 def test_without_a_gpu_torch_comes_without_its_libraries_if_it_can_be_had_so(checkout):
     (checkout / "requirements.lock").write_text("numpy==2\nnvidia-cublas==13\ntriton==3\n")
-    code, asked = install(checkout, "install", "CPU=auto")
-    assert code == 0
+    asked = installed(checkout, "install", "CPU=auto")
     assert "--torch-backend cpu -r .venv/requirements.lock" in asked
     assert "-r requirements.lock" not in asked
     assert (checkout / ".venv/requirements.lock").read_text() == "numpy==2\n"
@@ -97,21 +97,19 @@ def test_without_cpu_wheels_the_libraries_come_too_unless_pip_is_to_find_others(
 ):
     (checkout / "requirements.lock").write_text("numpy==2\n")
     (checkout / "no-cpu-wheels").touch()
-    code, asked = install(checkout, "install", f"CPU={cpu}")
-    assert code == 0
-    assert asked.index("--torch-backend cpu") < asked.index(then) < asked.index("--no-deps")
+    order = ("--torch-backend cpu", then, "--no-deps")
+    installed(checkout, "install", f"CPU={cpu}", order=order)
 
 
 def test_what_is_locked_without_gpu_libraries_names_none(checkout):
     everything = (ROOT / "requirements.lock").read_text()
     (checkout / "requirements.lock").write_text(everything)
-    assert install(checkout, "install", "CPU=1")[0] == 0
+    installed(checkout, "install", "CPU=1")
     pins = (checkout / ".venv/requirements.lock").read_text()
     assert "\ntorch==" in pins
     assert not re.search(r"^[^#\n]*(nvidia|cuda|cudnn|triton)", pins, re.MULTILINE)
-    assert len(everything.splitlines()) - len(pins.splitlines()) == len(
-        re.findall(r"nvidia|cuda-b|cuda-p|cuda-t|triton", everything)
-    )
+    left_out = re.findall(r"nvidia|cuda-b|cuda-p|cuda-t|triton", everything)
+    assert len(everything.splitlines()) - len(pins.splitlines()) == len(left_out)
 
 
 def test_interrupted_install_is_taken_up_again(checkout):
@@ -120,48 +118,39 @@ def test_interrupted_install_is_taken_up_again(checkout):
     assert code != 0
     assert "--no-deps" not in asked
     (checkout / "no-network").unlink()
-    code, asked = install(checkout)
-    assert code == 0
-    assert "-r requirements.lock" in asked
+    assert "-r requirements.lock" in installed(checkout)
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
 def test_install_follows_its_files_and_a_failed_update_is_not_forgotten(checkout, name):
-    assert install(checkout)[0] == 0
+    installed(checkout)
     (checkout / "no-network").touch()
     later = os.stat(checkout / ".venv" / ".installed").st_mtime + 10
     os.utime(checkout / name, (later, later))
     assert install(checkout)[0] != 0
     os.utime(checkout / name, (1, 1))
     (checkout / "no-network").unlink()
-    code, asked = install(checkout)
-    assert (code, "-r requirements.lock" in asked) == (0, True)
+    assert "-r requirements.lock" in installed(checkout)
 
 
 def test_the_peers_have_an_environment_of_their_own_that_is_made_once(checkout):
-    assert install(checkout)[0] == 0
+    installed(checkout)
     (checkout / "no-network").touch()
     code, asked = install(checkout, "bench-peers")
     assert code != 0
     assert "bench_peers.py" not in asked
     (checkout / "no-network").unlink()
-    code, asked = install(checkout, "bench-peers")
-    assert code == 0
-    assert asked.index("-m venv .venv-peers") < asked.index(
-        "-r tools/benchmarks/peers/requirements.lock"
-    )
-    assert asked.index("pip check") < asked.index(
-        "bench_peers.py --peers-python .venv-peers/bin/python"
-    )
-    code, asked = install(checkout, "bench-peers")
-    assert (code, len(asked.splitlines())) == (0, 1), "only the benchmark runs again"
+    order = ("-m venv .venv-peers", "-r tools/benchmarks/peers/requirements.lock", "pip check")
+    benchmark = "bench_peers.py --peers-python .venv-peers/bin/python"
+    installed(checkout, "bench-peers", order=(*order, benchmark))
+    again = installed(checkout, "bench-peers")
+    assert len(again.splitlines()) == 1, "only the benchmark runs again"
 
 
 def test_bench_leaves_the_peers_to_bench_peers(checkout):
     for name in ("bench_engine.py", "bench_peers.py"):
         (checkout / "tools" / "benchmarks" / name).touch()
-    code, asked = install(checkout, "bench")
-    assert code == 0
+    asked = installed(checkout, "bench")
     assert "bench_engine.py" in asked
     assert "bench_peers.py" not in asked
 
@@ -172,26 +161,22 @@ def test_every_benchmark_finds_what_it_imports():
     assert len(programs) >= 6
     imports = f"import {', '.join(programs)}"
     path = os.pathsep.join([str(ROOT / "tools" / "benchmarks"), str(ROOT / "src")])
-    subprocess.run(
-        [sys.executable, "-c", imports], env={**os.environ, "PYTHONPATH": path}, check=True
-    )
+    called(sys.executable, "-c", imports, PYTHONPATH=path)
 
 
 def test_the_peers_are_measured_with_the_same_torch():
-    pins = [
-        line.split(";")[0].strip()
-        for folder in (ROOT, ROOT / "tools" / "benchmarks" / "peers")
-        for line in (folder / "requirements.lock").read_text().splitlines()
-        if line.startswith("torch==")
-    ]
-    assert len(pins) == 2
-    assert pins[0] == pins[1]
+    ours, theirs = (
+        re.findall(r"^torch==[^;\s]+", (folder / "requirements.lock").read_text(), re.MULTILINE)
+        for folder in (ROOT, ROOT / "tools/benchmarks/peers")
+    )
+    assert ours == theirs
+    assert len(ours) == 1
 
 
 def test_ci_script_can_be_run():
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert subprocess.run(["bash", "-n", script], check=False).returncode == 0
+    called("bash", "-n", script)
 
 
 def test_ci_runs_the_first_two_commands_of_the_readme_in_their_order():
