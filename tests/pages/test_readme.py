@@ -1,15 +1,18 @@
 """``make readme``: the numbers of README.md and docs/quickstart.md are those of the results, and
 nothing else in them changes."""
 
+import contextlib
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 import fake_results
+import tabled
 from called import called
 from pages import blocks, readme
 from pflpipe.errors import ConfigError, DataError
@@ -17,36 +20,12 @@ from pflpipe.report.tables import write_study
 from pflpipe.study.load import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
-STUDY = """\
-title: "Made up"
-description: "A small quickstart."
-dataset: digits
-partition: {kind: dirichlet, clients: 12, alpha: 0.3, min_size: 6, test_fraction: 0.2}
-model: {name: mlp, hidden: [32]}
-training: {rounds: 4, local_epochs: 5, batch_size: 0, optimizer: sgd, lr: 0.5}
-privacy: {delta: 0.001, clip_norm: 0.5}
-seeds: [0, 1, 2]
-axes:
-  privacy.epsilon: [2, 8]
-methods:
-  - name: feddpa
-    variant: official code
-    profile: paper
-    official_code: true
-    hyperparameters: {tau: 0.4, schedule: two_phase}
-    training: {batch_size: 16}
-  - name: dp_fedavg
-  - name: dp_fedavg_fb
-  - name: feddpa
-    hyperparameters: {tau: 0.4}
-  - name: local_only
-  - name: fedavg
-"""
+STUDY = tabled.table("test_readme")["STUDY"]
 EMPTY = {
     page: "".join(f"Words.\n\n<!-- {name} -->\n<!-- end -->\n\n" for name in names)
     for page, names in readme.PAGES.items()
 }
-PAGE = "docs/quickstart.md"
+PAGE, QUICKSTART = "docs/quickstart.md", "results/tables/quickstart.csv"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +41,8 @@ def made(tmp_path_factory):
         # The made-up plans call every nominal epsilon infinite.
         frame = pd.read_csv(table)
         nominal = frame["claim"] == "nominal"
-        frame.loc[nominal, "epsilon_central"] = frame.loc[nominal, "epsilon_target"].map(
-            {2.0: 25.61, 8.0: 106.7}
-        )
+        honest = frame.loc[nominal, "epsilon_target"].map({2.0: 25.61, 8.0: 106.7})
+        frame.loc[nominal, "epsilon_central"] = honest
         frame.to_csv(table, index=False)
     figures = folder / "results" / "figures" / "quickstart"
     figures.mkdir(parents=True)
@@ -96,6 +74,19 @@ def code(cells) -> str:
     return f"code of {sorted({cell.method for cell in cells})}"
 
 
+@contextlib.contextmanager
+def edited() -> Iterator[pd.DataFrame]:
+    """The table of the quickstart, to be changed."""
+    frame = pd.read_csv(QUICKSTART)
+    yield frame
+    frame.to_csv(QUICKSTART, index=False)
+
+
+def at(frame: pd.DataFrame, method: str, epsilon: float, claim: str = "certified") -> pd.Series:
+    of = {"method": method, "claim": claim, "epsilon_target": epsilon}
+    return (frame[list(of)] == pd.Series(of)).all(axis=1)
+
+
 def renew() -> list[str]:
     return readme.renew(Path(), Path("results"), code)
 
@@ -117,20 +108,17 @@ def test_the_table_has_the_references_first_then_certified_then_nominal_lines_ea
 ):
     table = rows(renewed(published))
     header, *labels = table
-    assert [header, *labels[:2], labels[-1]] == [
-        *("method", "local_only", "fedavg", "feddpa (official code)")
-    ]
-    assert table["method"] == [
-        *("claim", "personal, ε = 2", "personal, ε = 8", "global, ε = 2", "global, ε = 8")
-    ]
+    assert [header, *labels[:2]] == ["method", "local_only", "fedavg"]
+    assert labels[-1] == "feddpa (official code)"
+    columns = "personal, ε = 2", "personal, ε = 8", "global, ε = 2", "global, ε = 8"
+    assert table["method"] == ["claim", *columns]
     assert table["local_only"][0] == "none, sends nothing"
     assert table["fedavg"][0] == "none, ε = ∞"
     assert table["feddpa (official code)"][0] == "nominal; honest ε = 25.7 and 107"
-    frame = pd.read_csv("results/tables/quickstart.csv")
+    frame = pd.read_csv(QUICKSTART)
     for label in labels:
-        line = frame[
-            (frame["method"] == label.split()[0]) & (frame["variant"].notna() == ("(" in label))
-        ]
+        is_variant = frame["variant"].notna() == ("(" in label)
+        line = frame[is_variant & (frame["method"] == label.split()[0])]
         for budget, entries in ((2.0, table[label][1::2]), (8.0, table[label][2::2])):
             cells = line[line["epsilon_target"].fillna(8.0) == budget]
             for entry, metric in zip(entries, ("personal_own", "global_common"), strict=False):
@@ -150,48 +138,34 @@ def test_the_table_says_that_no_epsilon_covers_it_and_where_it_was_measured(plac
     (measured,) = re.findall(r"^- Measured on .*$", text, re.MULTILINE)
     # Six lines of three seeds, four of them at two budgets. The first two private ones share their
     # runs, of a second each.
-    assert re.search(
-        r" A processor, 2 cores, Python 3, torch 2, commit 1234abc, \d{4}-\d\d-\d\d, 24 s of "
-        r"training in 24 runs\.$",
-        measured,
-    )
+    where, when = "A processor, 2 cores, Python 3, torch 2, commit 1234abc", r"\d{4}-\d\d-\d\d"
+    assert re.search(rf" {where}, {when}, 24 s of training in 24 runs\.$", measured)
     assert str(place) not in text
 
 
 def test_the_sentences_say_who_may_be_the_best_and_what_a_nominal_epsilon_is_worth(place):
-    frame = pd.read_csv("results/tables/quickstart.csv")
-    certified = (frame["claim"] == "certified") & (frame["epsilon_target"] == 8.0)
-    for method, values in (
-        ("dp_fedavg", (99.0, 100.0, 98.0)),
-        ("dp_fedavg_fb", (98.0, 99.5, 98.1)),
-        ("feddpa", (50.0, 51.0, 49.0)),
-    ):
-        frame.loc[certified & (frame["method"] == method), "personal_own"] = values
-    frame.to_csv("results/tables/quickstart.csv", index=False)
-    text = renewed(place)
-    assert (
-        "; at ε = 8, dp_fedavg has the highest mean of the certified personal models (99.0 %), but "
-        "the seeds do not separate it from dp_fedavg_fb." in text
-    )
-    level = frame.copy()
-    level.loc[certified & (frame["method"] == "feddpa"), "personal_own"] = (98.0, 99.6, 98.2)
-    level.to_csv("results/tables/quickstart.csv", index=False)
-    assert "models (99.0 %), but 3 seeds separate none of the 3 methods." in renewed(place)
-    frame.loc[certified & (frame["method"] == "dp_fedavg_fb"), "personal_own"] = (89.0, 90.5, 88.1)
-    nominal = (frame["claim"] == "nominal") & (frame["epsilon_target"] == 2.0)
-    frame.loc[nominal, "epsilon_central"] = (21.41, 25.64, 21.8)
-    frame.to_csv("results/tables/quickstart.csv", index=False)
-    text = renewed(place)
+    def scored(**values: tuple[float, ...]) -> str:
+        with edited() as frame:
+            for method, scores in values.items():
+                frame.loc[at(frame, method, 8.0), "personal_own"] = scores
+        return renewed(place)
+
+    two = {"dp_fedavg": (99.0, 100.0, 98.0), "dp_fedavg_fb": (98.0, 99.5, 98.1)}
+    highest = "dp_fedavg has the highest mean of the certified personal models (99.0 %)"
+    undecided = f"; at ε = 8, {highest}, but the seeds do not separate it from dp_fedavg_fb."
+    assert undecided in scored(**two, feddpa=(50.0, 51.0, 49.0))
+    level = "models (99.0 %), but 3 seeds separate none of the 3 methods."
+    assert level in scored(feddpa=(98.0, 99.6, 98.2))
+    with edited() as frame:
+        frame.loc[at(frame, "feddpa", 2.0, "nominal"), "epsilon_central"] = (21.41, 25.64, 21.8)
+    text = scored(feddpa=(50.0, 51.0, 49.0), dp_fedavg_fb=(89.0, 90.5, 88.1))
     best = "dp_fedavg is the best of the certified personal models (99.0 %)."
     assert f"; at ε = 8, {best}" in text
     local = rows(text)["local_only"][2].split()[0]
     assert f"Without privacy: local_only {local}, fedavg " in text
-    worth = (
-        "In this study feddpa (official code), as pflpipe imitates xiyuanyang45/DynamicPFL 4461ecb "
-        "(utils.py:9-22, ours.py:229-258), has ε = 21.5 to 25.7 where it claims 2 and 107 where it "
-        "claims 8, by arithmetic."
-    )
-    assert worth in text
+    code = "xiyuanyang45/DynamicPFL 4461ecb (utils.py:9-22, ours.py:229-258)"
+    worth = "has ε = 21.5 to 25.7 where it claims 2 and 107 where it claims 8, by arithmetic."
+    assert f"In this study feddpa (official code), as pflpipe imitates {code}, {worth}" in text
     said = blocks.split(text, readme.SENTENCES, PAGE)[1]
     pays, lacking, better, *others = said.strip().split(".\n")
     assert "it is undecided whether personalization pays: " in pays
@@ -210,20 +184,15 @@ def test_published_versions_stand_beside_their_certified_ones(published):
     frame = pd.read_csv("results/tables/quickstart_published.csv")
     low = frame[frame["epsilon_target"] == 2.0].groupby(["method", "claim"])["personal_own"].mean()
     pair = f"{low['feddpa', 'nominal']:.1f} against {low['feddpa', 'certified']:.1f}"
-    assert (
-        "for a nominal ε = 2, against certified: feddpa (official code), honest ε = 25.7: "
-        f"{pair}.\n" in text
-    )
+    words = "for a nominal ε = 2, against certified: feddpa (official code), honest ε = 25.7: "
+    assert f"{words}{pair}.\n" in text
 
 
 def test_without_results_of_the_published_versions_their_block_stays(place):
-    (place / PAGE).write_text(
-        EMPTY[PAGE].replace(f"<!-- {readme.COMPARED} -->\n", f"<!-- {readme.COMPARED} -->\nOld.\n")
-    )
-    told = renew()
-    assert told[0].endswith(
-        "results/tables/quickstart_published.csv does not exist; run make report first"
-    )
+    marker = f"<!-- {readme.COMPARED} -->\n"
+    (place / PAGE).write_text(EMPTY[PAGE].replace(marker, f"{marker}Old.\n"))
+    words = "results/tables/quickstart_published.csv does not exist; run make report first"
+    assert renew()[0].endswith(words)
     assert blocks.split((place / PAGE).read_text(), readme.COMPARED, "")[1] == "Old.\n"
 
 
@@ -283,28 +252,22 @@ def test_a_table_of_another_version_of_the_study_is_refused(place):
 
 @pytest.mark.slow
 def test_lines_that_the_table_could_not_tell_apart_are_refused(place):
-    (place / "studies" / "quickstart.yaml").write_text(
-        STUDY.replace("axes:", "axes:\n  partition.alpha: [0.3, 1.0]")
-    )
+    two = STUDY.replace("axes:", "axes:\n  partition.alpha: [0.3, 1.0]")
+    (place / "studies" / "quickstart.yaml").write_text(two)
     study = load_study("quickstart")
-    write_study(
-        study, fake_results.write(study, place), place / "results" / "tables" / "quickstart.csv"
-    )
+    write_study(study, fake_results.write(study, place), place / QUICKSTART)
     with pytest.raises(ConfigError, match=r"feddpa \(official code\) has several lines at ε = 2"):
         renew()
 
 
 def test_a_run_that_diverged_is_marked_where_its_accuracy_stands(place):
-    frame = pd.read_csv("results/tables/quickstart.csv")
-    first = frame[(frame["method"] == "dp_fedavg") & (frame["epsilon_target"] == 2.0)].index[0]
-    frame.loc[first, "diverged_round"] = 3
-    frame.to_csv("results/tables/quickstart.csv", index=False)
+    with edited() as frame:
+        frame.loc[frame[at(frame, "dp_fedavg", 2.0)].index[0], "diverged_round"] = 3
     text = renewed(place)
-    marked = {
-        label: [entry.endswith("†") for entry in entries] for label, entries in rows(text).items()
-    }
-    assert marked.pop("dp_fedavg") == [False, True, False, True, False]
-    assert not any(map(any, marked.values()))
+    table = rows(text)
+    marked = [entry.endswith("†") for entry in table.pop("dp_fedavg")]
+    assert marked == [False, True, False, True, False]
+    assert "†" not in str(table)
     assert "- † Left the finite numbers in at least one seed" in text
 
 
@@ -328,8 +291,5 @@ def test_the_command_without_results_says_so_in_one_line(tmp_path):
     (tmp_path / "config.yaml").write_text("studies: [quickstart]\n")
     command = [sys.executable, "-m", "pages", "readme"]
     found = called(*command, folder=tmp_path, code=2, PYTHONPATH=str(ROOT / "tools"))
-    assert (
-        found.stderr
-        == "error: results/tables/quickstart.csv does not exist; run make quickstart first\n"
-    )
+    assert found.stderr == f"error: {QUICKSTART} does not exist; run make quickstart first\n"
     assert found.stdout == ""
