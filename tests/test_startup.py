@@ -10,6 +10,7 @@ import pytest
 import fake_audits
 import fake_results
 import malformed
+import tabled
 import warm
 from called import called
 from pflpipe.files import canonical_json
@@ -18,30 +19,12 @@ from pflpipe.study.load import load_study
 from test_runs import make_place
 
 ROOT = Path(__file__).resolve().parent.parent
+TABLES = tabled.table("test_startup")
 SCRIPTS = ROOT / "workflow/scripts"
 DEAR = {"torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.onnx"}
 DEAR |= {"torchvision", "sympy", "triton", "scipy", "pandas", "matplotlib", "sklearn"}
 DEAR |= {"dp_accounting", "opacus", "mlflow", "snakemake", "yaml", "jsonschema"}
 SCRIPT = "import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
-IN_TURN = """
-import runpy, shlex, sys
-
-for line in sys.argv[1:]:
-    program, *words = shlex.split(line)
-    sys.argv = [program, *words]
-    try:
-        if program.endswith(".py"):
-            runpy.run_path(f"SCRIPTS/{program}", run_name="__main__")
-        elif program == "pflpipe":
-            from pflpipe.pipeline.cli import main
-            main()
-        else:
-            from snakemake.cli import main
-            main(words)
-    except SystemExit as end:
-        assert not end.code, line
-    assert not {"torch", "opacus"} & sys.modules.keys(), line
-"""
 
 
 @pytest.mark.pipeline
@@ -66,30 +49,14 @@ def test_what_needs_no_tensors_loads_no_torch(tmp_path, monkeypatch):
     study = load_study("good")
     results = fake_results.write(study, tmp_path)
     fake_audits.write(results / "audits")
-    figures = [f"results/figures/good/{drawing.name}.png" for drawing in study.figures]
-    template, table = ROOT / "workflow/report", "results/tables/good.csv"
-    cell = canonical_json(study.cells[-1].accounted.to_dict())
-    lines = [
-        "pflpipe validate",
-        "pflpipe status",
-        f"table.py --study good --results results --audits --out {table}",
-        f"all_csv.py --tables {table} --out results/tables/all.csv",
-        *(
-            f"figure.py --study good --figure {Path(file).stem} --results results --data data "
-            f"--out {file}"
-            for file in figures
-        ),
-        "audit_table.py --results results --out results/tables/audit.csv",
-        f"ledger.py --tables {table} --results results --template {template}/ledger.html "
-        "--out results/ledger.html",
-        f"report.py --studies good --results results --root {ROOT} "
-        f"--template {template}/report.html --out results/report.html",
-        f"plan.py --cell {shlex.quote(cell)} --out plan.json",
-        "choose.py --help",
-        "track.py --help",
-        f"snakemake -n --quiet --snakefile {ROOT}/Snakefile --cores 1",
-    ]
-    program = IN_TURN.replace("SCRIPTS", str(SCRIPTS))
+    places = {"root": ROOT, "table": "results/tables/good.csv"}
+    places["cell"] = shlex.quote(canonical_json(study.cells[-1].accounted.to_dict()))
+    figures, lines = [drawing.name for drawing in study.figures], []
+    for line in TABLES["LINES"]:
+        names = figures if "{figure}" in line else [""]
+        lines += [line.format(**places, figure=name) for name in names]
+    program = TABLES["IN_TURN"].replace("SCRIPTS", str(SCRIPTS))
     called(sys.executable, "-c", program, *lines, folder=tmp_path)
     assert tidy.stored(study, results)["cell"].tolist() == [cell.id for cell in study.cells]
-    assert all(map(Path.exists, map(Path, [*figures, "results/report.html", "plan.json"])))
+    made = [f"results/figures/good/{name}.png" for name in figures]
+    assert all(Path(file).exists() for file in (*made, "results/report.html", "plan.json"))

@@ -4,58 +4,39 @@ that fail where a claim does not hold."""
 import os
 import re
 import shutil
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
+import tabled
 from called import called
 from pflpipe.errors import PrivacyError
 from pflpipe.testing import assert_private
 
+TABLES = tabled.table("test_testing")
 ROOT = Path(__file__).resolve().parents[1]
 CLAIM = {"clients": 10, "noise_multiplier": 1.0, "delta": 1e-5}
-FILE = """
-import numpy as np
-
-def noised(messages, rng, multiplier):
-    finite = np.nan_to_num(messages, nan=0, posinf=0, neginf=0).astype(float)
-    lengths = np.linalg.norm(finite, axis=1, keepdims=True)
-    clipped = finite * np.minimum(1, 1 / np.maximum(lengths, 1e-12))
-    return clipped.mean(axis=0) + rng.normal(0, multiplier / 10, messages.shape[1])
-
-def sound(messages, weights, rng):
-    return noised(messages, rng, 1.0)
-
-def half(messages, weights, rng):
-    return noised(messages, rng, 0.5)
-"""
-TESTS = """
-from release import half, sound
-
-CLAIM = {"clients": 10, "noise_multiplier": 1.0, "delta": 1e-5}
-
-def test_sound(assert_private):
-    found = assert_private(sound, **CLAIM)
-    assert (found.verdict, found.row["runs"]) == ("kept", 600)  # the fewest draws: little time
-
-def test_half(assert_private):
-    assert_private(half, **CLAIM)
-"""
 
 
 THEIRS = ModuleType("release")
-exec(FILE, THEIRS.__dict__)
+exec(TABLES["FILE"], THEIRS.__dict__)
+
+
+def failure(release: Callable[..., Any], **how: Any) -> list[str]:
+    """The lines of the error."""
+    with pytest.raises(AssertionError) as failed:
+        assert_private(release, **CLAIM, **how)
+    return str(failed.value).splitlines()
 
 
 def test_noise_of_half_the_claim_in_a_thousand_numbers_fails_with_the_attack_in_five_lines():
-    with pytest.raises(AssertionError) as failed:
-        assert_private(THEIRS.half, **CLAIM, dimension=1_000)
-    verdict, there, absent, statistic, bound = str(failed.value).splitlines()
+    verdict, there, absent, statistic, bound = failure(THEIRS.half, dimension=1_000)
     assert verdict.startswith("half: refuted: one client moves the result by")
     assert re.search(r"epsilon (9\.[89]|10|10\.0) and not 4\.4", verdict)
     assert " C on " in there
@@ -71,18 +52,14 @@ def test_noise_of_half_the_claim_in_a_thousand_numbers_fails_with_the_attack_in_
     [("add_remove", "it is left out"), ("replace_one", "it sends the opposite")],
 )
 def test_the_failure_says_what_the_other_input_has_in_place_of_the_client(adjacency, absent):
-    with pytest.raises(AssertionError) as failed:
-        assert_private(THEIRS.half, **CLAIM, adjacency=adjacency, seconds=2)
-    assert str(failed.value).splitlines()[2].endswith(absent)
+    assert failure(THEIRS.half, adjacency=adjacency, seconds=2)[2].endswith(absent)
 
 
 def test_a_bound_below_the_claim_is_not_called_a_proof_by_the_attack():
     def nearly(messages, weights, rng):
         return THEIRS.noised(messages, rng, 0.9)
 
-    with pytest.raises(AssertionError) as failed:
-        assert_private(nearly, **CLAIM, seconds=2)
-    bound = str(failed.value).splitlines()[4]
+    bound = failure(nearly, seconds=2)[4]
     assert float(bound.split("at least ")[1].split(",")[0]) < 4.38
     assert bound.endswith("the first line shows it")
 
@@ -109,8 +86,8 @@ def test_a_claim_that_nobody_can_have_is_no_failed_assertion():
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
     """A folder with somebody's release and its tests."""
-    (tmp_path / "release.py").write_text(FILE)
-    (tmp_path / "test_release.py").write_text(TESTS)
+    (tmp_path / "release.py").write_text(TABLES["FILE"])
+    (tmp_path / "test_release.py").write_text(TABLES["TESTS"])
     (tmp_path / "pytest.ini").write_text("[pytest]\nprivate_seconds = 0.01\n")
     return tmp_path
 
@@ -125,7 +102,7 @@ def test_the_fixture_fails_their_test_with_the_attack_alone(theirs):
     assert "def assert_private" not in told.stdout
 
 
-def action(folder: Path, release: str, claim: str) -> subprocess.CompletedProcess[str]:
+def action(folder: Path, release: str, claim: str, code: int) -> str:
     """Run the action's attack as GitHub does: values of inputs in the environment, bash -e."""
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
     (step,) = (one for one in steps if "pflpipe audit" in one["run"])
@@ -133,16 +110,10 @@ def action(folder: Path, release: str, claim: str) -> subprocess.CompletedProces
     values = {name: given[text[11:-3]] for name, text in step["env"].items()}
     assert step["shell"] == "bash"
     assert "${{" not in step["run"]
-    paths = {"PYTHONPATH": str(ROOT / "src")}
-    paths["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
-        cwd=folder,
-        env=os.environ | values | paths,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    values["PYTHONPATH"] = str(ROOT / "src")
+    values["PATH"] = f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    words = ("bash", "-e", "-o", "pipefail", "-c", step["run"])
+    return called(*words, folder=folder, code=code, **values).stdout
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
@@ -153,9 +124,7 @@ def test_the_action_ends_as_the_audit_does_and_runs_nothing_that_an_input_says(t
     script.write_text(f"#!/bin/sh\nexec {sys.executable} -c '{code}' \"$@\"\n")
     script.chmod(0o755)
     claim = "--clients 10 --noise-multiplier 1 --delta 1e-5"
-    refuted = action(theirs, "release.py:half", claim)
-    assert refuted.returncode == 1
-    assert "one client moves the result by" in refuted.stdout
-    bad = action(theirs, "release.py:half", claim + " ; touch made $(touch made)")
-    assert bad.returncode == 2
+    refuted = action(theirs, "release.py:half", claim, code=1)
+    assert "one client moves the result by" in refuted
+    action(theirs, "release.py:half", claim + " ; touch made $(touch made)", code=2)
     assert not (theirs / "made").exists()

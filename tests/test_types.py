@@ -10,45 +10,11 @@ import tabled
 TABLES = tabled.table("test_types")
 
 ROOT = Path(__file__).resolve().parent.parent
-RIGHT = """
-from pflpipe import trees
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import Method, Upload
-from pflpipe.trees import ClientState, Params, ServerState, Update
-
-
-def local_update(
-    params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-) -> tuple[Upload, ClientState]:
-    trained, loss = task.minimize(params, batches.train, task.loss)
-    return Upload(update=trees.sub(trained, params), extras={}, loss=loss), state
-
-
-def aggregate(
-    params: Params, released: Update, server: ServerState, task: Task
-) -> tuple[Params, ServerState]:
-    return trees.add(params, released), server
-
-
-def personalize(
-    params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
-) -> Params:
-    return trees.where(state, state, params)
-
-
-method = Method(local_update, aggregate, personalize)
-"""
+RIGHT = TABLES["RIGHT"]
 SWAPS = TABLES["SWAPS"]
 
 
-CONFIG = """
-[mypy]
-strict = true
-follow_imports = silent
-[mypy-torch.*,numpy.*]
-follow_imports = skip
-ignore_missing_imports = true
-"""
+CONFIG = TABLES["CONFIG"]
 """A tensor is anything here: which tree goes where is asked, and reading torch takes a minute."""
 
 
