@@ -31,17 +31,16 @@ def batch():
     return Batch(torch.randn(6, 5, generator=stream), torch.arange(6) % 3)
 
 
-@pytest.mark.parametrize(
-    ("precision", "kind"),
-    [("float32", torch.float32), ("tf32", torch.float32), ("bf16", torch.bfloat16)],
-)
+KINDS = {"float32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize(("precision", "kind"), KINDS.items())
 def test_bf16_is_the_forward_pass_of_the_loss_and_nothing_else(batch, precision, kind):
     seen: list[torch.dtype] = []
     task = listening(simulation("dp_fedavg", dtype=torch.float32, precision=precision).task, seen)
-    params = {
-        name: value.requires_grad_()
-        for name, value in task.network.init(torch.Generator().manual_seed(0)).items()
-    }
+    params = task.network.init(torch.Generator().manual_seed(0))
+    for value in params.values():
+        value.requires_grad_()
     loss = task.loss(params, batch)
     loss.backward()
     assert seen == [kind]
@@ -107,10 +106,9 @@ def test_bf16_in_loop_and_vmap_agree_to_its_rounding(model):
     network = cells.Model("mlp", (4,)) if model == "mlp" else cells.Model(model)
     ends = []
     for backend, precision in (("loop", "bf16"), ("vmap", "bf16"), ("loop", "float32")):
-        words = {"shape": shape, "model": network, "sizes": (4, 3), "local_epochs": 1, "lr": 0.01}
-        world = simulation(
-            "dp_fedavg", backend=backend, dtype=torch.float32, precision=precision, **words
-        )
+        words = {"backend": backend, "precision": precision, "dtype": torch.float32, "lr": 0.01}
+        size = {"shape": shape, "model": network, "sizes": (4, 3), "local_epochs": 1}
+        world = simulation("dp_fedavg", **words, **size)
         progress = rounds.start(world)
         rounds.one_round(world, progress)
         ends.append(torch.cat([value.reshape(-1) for value in progress.params.values()]))
@@ -125,6 +123,5 @@ def test_networks_of_float64_are_not_rounded():
     params = network.init(torch.Generator().manual_seed(0), torch.float64)
     world = simulation("dp_fedavg", precision="bf16")
     batch = next(iter(world.train.schedule(world.work(0, 0)["train"])))
-    assert torch.equal(
-        world.task.loss(params, batch), simulation("dp_fedavg").task.loss(params, batch)
-    )
+    plain = simulation("dp_fedavg").task.loss(params, batch)
+    assert torch.equal(world.task.loss(params, batch), plain)

@@ -31,9 +31,8 @@ def same(one, other):
 
 
 def test_every_argument_of_a_federation_is_in_the_signature_of_train():
-    ours, theirs = (
-        inspect.signature(one).parameters for one in (pflpipe.train, pflpipe.federation)
-    )
+    ours = inspect.signature(pflpipe.train).parameters
+    theirs = inspect.signature(pflpipe.federation).parameters
     assert [*ours] == [*theirs, "on_round", "progress_bar"]
     assert all(ours[name] == theirs[name] for name in theirs)
 
@@ -72,12 +71,9 @@ def test_a_saved_model_is_loaded_with_its_bits_its_claim_and_its_diagnostics(tmp
     assert repr(again) == repr(found)
     assert torch.equal(again.predict(X), found.predict(X))
     for client in range(5):
-        mine, theirs = (model.personal(client).params for model in (found, again))
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    assert {file.suffix for file in tmp_path.rglob("*") if file.is_file()} == {
-        ".json",
-        ".safetensors",
-    }
+        assert same(found.personal(client), again.personal(client))
+    kinds = {file.suffix for file in tmp_path.rglob("*") if file.is_file()}
+    assert kinds == {".json", ".safetensors"}
     frame = again.to_frame()
     assert list(frame["train_size"]) == [row["train_size"] for row in found.clients]
     assert frame["personal_validation"].isna().all(), "NaN is NaN again"
@@ -97,12 +93,16 @@ def test_the_files_that_the_ledger_covers_are_enough_and_hold_no_diagnostics(tmp
     assert repr(again).startswith("accuracy in percent, no epsilon covers it: unknown\n")
 
 
+NET = """
+from torch import nn
+def net(image_shape, classes):
+    return nn.Sequential(nn.Linear(*image_shape, 4), nn.ReLU(), nn.Linear(4, classes))
+"""
+
+
 def test_a_saved_network_of_a_file_has_the_names_of_its_state_dict(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("net.py").write_text(
-        "from torch import nn\n\n\ndef net(image_shape, classes):\n"
-        "    return nn.Sequential(nn.Linear(*image_shape, 4), nn.ReLU(), nn.Linear(4, classes))\n"
-    )
+    Path("net.py").write_text(NET)
     found = train(model="net.py:net")
     found.save("saved")
     plain = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.ReLU(), torch.nn.Linear(4, 3))

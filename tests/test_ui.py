@@ -67,7 +67,6 @@ def test_the_verdict_is_read_when_every_method_is_tested_at_a_look_and_audited()
         leave(method, 4)
     leave("fedavg", 4)
     assert is_read(page()), "fedavg has three seeds in common with the others"
-    text = page()
     leave("pmtl_ft", 0)
     text = page()
     assert not is_read(text)
@@ -143,17 +142,15 @@ def test_a_study_in_progress_answers_on_this_machine_alone_and_in_a_browser(serv
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["gud"], "does not exist in studies/; known: good"),
-        (["good", "--port", "70000"], "70000"),
-        (["good", "--port", "BUSY"], "in use"),
+        ("gud", "does not exist in studies/; known: good"),
+        ("good --port 70000", "70000"),
+        ("good --port BUSY", "in use"),
     ],
-    ids=["no such study", "no such port", "a port that is taken"],
 )
 def test_what_cannot_be_served_is_one_line_with_exit_code_2(words, said, monkeypatch, capsys):
     with socket.create_server((ui.HOST, 0)) as other:
-        taken = str(other.getsockname()[1])
-        words = [taken if word == "BUSY" else word for word in words]
-        monkeypatch.setattr(sys, "argv", ["pflpipe", "ui", *words])
+        words = words.replace("BUSY", str(other.getsockname()[1]))
+        monkeypatch.setattr(sys, "argv", ["pflpipe", "ui", *words.split()])
         with pytest.raises(SystemExit) as stopped:
             cli.main()
     error = capsys.readouterr().err

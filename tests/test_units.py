@@ -1,9 +1,9 @@
 """What a client is, and what holds for a person whose rows were dealt to several: the same words
 and numbers from the plan to every page."""
 
-import dataclasses
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import dp_accounting
@@ -14,6 +14,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 import fake_results
+from fake_results import BASE
 from pflpipe import json_records
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.files import read_json, write_json
@@ -37,14 +38,12 @@ CELL = Cell(
 
 
 def changed(most: int | None = 3, **training: object) -> Cell:
-    partition = dataclasses.replace(CELL.partition, max_clients_per_user=most)
-    return dataclasses.replace(
-        CELL, partition=partition, training=dataclasses.replace(CELL.training, **training)
-    )
+    partition = replace(CELL.partition, max_clients_per_user=most)
+    return replace(CELL, partition=partition, training=replace(CELL.training, **training))
 
 
 def with_privacy(cell: Cell, **values: object) -> Cell:
-    return dataclasses.replace(cell, privacy=dataclasses.replace(cell.privacy, **values))
+    return replace(cell, privacy=replace(cell.privacy, **values))
 
 
 # ---------------------------------------------------------------- the epsilon of a person
@@ -62,19 +61,18 @@ def test_without_sampling_a_person_is_a_client_with_so_many_times_the_sensitivit
     assert math.isclose(ledger.epsilon_central, plan_of(changed(1)).ledger.epsilon_central)
 
 
-@pytest.mark.parametrize(("rate", "most"), [(0.2, 3)])
-def test_with_sampling_a_person_is_the_mixture_of_as_many_clients_as_are_drawn(rate, most):
+def test_with_sampling_a_person_is_the_mixture_of_as_many_clients_as_are_drawn():
+    rate, most = 0.2, 3
     ledger = plan_of(changed(most, sample_rate=rate)).ledger
     counts = range(most + 1)
     law, interval = stats.binom.pmf(counts, most, rate), {"value_discretization_interval": 2e-3}
     mixture = privacy_loss_distribution.from_mixture_gaussian_mechanism
     losses = mixture(4.0, counts, law, **interval).self_compose(10)
     for name, delta in (("epsilon_person", 1e-3), ("epsilon_person_1e5", 1e-5)):
-        assert math.isclose(
-            getattr(ledger, name), losses.get_epsilon_for_delta(delta), rel_tol=1e-2
-        )
-    assert ledger.epsilon_central < ledger.epsilon_person
-    assert ledger.epsilon_person < plan_of(changed(most)).ledger.epsilon_person
+        expected = losses.get_epsilon_for_delta(delta)
+        assert math.isclose(getattr(ledger, name), expected, rel_tol=1e-2)
+    undrawn = plan_of(changed(most)).ledger.epsilon_person
+    assert ledger.epsilon_central < ledger.epsilon_person < undrawn
 
 
 @pytest.mark.parametrize(("mechanism", "is_tight"), [("gaussian", True), ("laplace", False)])
@@ -91,26 +89,27 @@ def test_no_pair_of_neighbouring_sums_costs_more_than_the_bound_of_its_group(mec
 
     def delta(epsilon: float) -> float:
         pairs = ((present, absent), (absent, present))
-        return max(
-            float(np.trapezoid(np.maximum(p - math.exp(epsilon) * q, 0), x)) for p, q in pairs
-        )
+        above = (np.maximum(p - math.exp(epsilon) * q, 0) for p, q in pairs)
+        return max(float(np.trapezoid(one, x)) for one in above)
 
     assert delta(bound) <= 1e-3 * (1 + 1e-6)
     assert (delta(bound * 0.99) > 1e-3) == is_tight
 
 
-@pytest.mark.parametrize("fixed", [{"groups": 5}, {"band": 4}, {"buffers": 2}])
-def test_with_cohorts_in_turn_and_correlated_noise_sensitivities_of_a_person_add_up(fixed):
-    cell = changed(3, groups=fixed.get("groups", 1))
-    cell = with_privacy(cell, **{k: v for k, v in fixed.items() if k != "groups"})
+@pytest.mark.parametrize(
+    "cell",
+    [changed(groups=5), with_privacy(changed(), band=4), with_privacy(changed(), buffers=2)],
+    ids=["groups", "band", "buffers"],
+)
+def test_with_cohorts_in_turn_and_correlated_noise_sensitivities_of_a_person_add_up(cell):
     planned = plan_of(cell)
     single = effective_plan(planned.plan, ())
-    weaker = dataclasses.replace(single, noise_multiplier=single.multiplier / 3)
+    weaker = replace(single, noise_multiplier=single.multiplier / 3)
     assert planned.ledger.epsilon_person == epsilon(weaker, 1e-3)
 
 
 def test_a_nominal_row_counts_a_person_under_its_departures():
-    cell = dataclasses.replace(changed(2), departures=("clip_in_training",), profile="paper")
+    cell = replace(changed(2), departures=("clip_in_training",), profile="paper")
     ledger = plan_of(cell).ledger
     assert ledger.epsilon_person == ledger.epsilon_person_1e5 == math.inf
     assert any("no epsilon holds" in warning for warning in ledger.warnings)
@@ -128,7 +127,7 @@ def test_where_the_group_of_all_clients_has_no_number_none_is_said(mechanism):
 
 
 def test_no_privacy_has_a_unit_and_no_number():
-    ledger = plan_of(dataclasses.replace(CELL, privacy=Privacy(), method="fedavg")).ledger
+    ledger = plan_of(replace(CELL, privacy=Privacy(), method="fedavg")).ledger
     assert (ledger.unit, ledger.epsilon_person) == (DEALT, None)
 
 
@@ -148,7 +147,7 @@ def test_the_warning_says_for_whom_the_epsilons_are():
 
 
 def test_plans_and_ids_of_other_studies_stay_as_they_are():
-    plain = dataclasses.replace(CELL, partition=Partition("dirichlet", 20, alpha=0.3))
+    plain = replace(CELL, partition=Partition("dirichlet", 20, alpha=0.3))
     for name in ("users", "max_clients_per_user"):
         assert name not in json.dumps(plain.identity)
     assert plain.plan_id == "gaussian-M20-q1-T10-3cb7f2ffce"
@@ -165,10 +164,10 @@ def test_a_plan_survives_its_file(tmp_path):
 
 
 def test_a_word_of_ones_own_is_the_unit_where_users_are_clients():
-    natural = dataclasses.replace(CELL, partition=Partition("natural", 20))
+    natural = replace(CELL, partition=Partition("natural", 20))
     assert plan_of(natural).ledger.unit == "user"
     patient = plan_of(natural, unit="patient").ledger
-    assert patient == dataclasses.replace(plan_of(natural).ledger, unit="patient")
+    assert patient == replace(plan_of(natural).ledger, unit="patient")
 
 
 # ---------------------------------------------------------------- pages
@@ -178,11 +177,8 @@ def test_a_word_of_ones_own_is_the_unit_where_users_are_clients():
 def dealt(request, tmp_path_factory):
     """A study whose rows were dealt, its results and its table."""
     said = {"users": "ignored", "max_clients_per_user": request.param}
-    partition = dataclasses.replace(fake_results.BASE.partition, **said)
-    base = dataclasses.replace(fake_results.BASE, partition=partition)
-    drawing = Drawing("privacy_utility", "privacy_utility")
+    base = replace(BASE, partition=replace(BASE.partition, **said))
     study = fake_results.study(methods=("local_only", "fedavg", "dp_fedavg"), base=base)
-    study = dataclasses.replace(study, figures=(drawing,))
     folder = tmp_path_factory.mktemp("dealt")
     results = fake_results.write(study, folder)
     words = {
@@ -200,9 +196,8 @@ def test_a_row_names_its_unit_and_a_persons_epsilon(dealt):
     most = study.rows[0].cell.partition.max_clients_per_user
     private = frame[frame["claim"] != "none"]
     assert set(private["unit"]) == {DEALT}
-    assert list(private["epsilon_person"]) == [
-        (most or 100) * value for value in private["epsilon_central"]
-    ]
+    counted = [(most or 100) * value for value in private["epsilon_central"]]
+    assert list(private["epsilon_person"]) == counted
     assert list(frame[frame["claim"] == "none"]["unit"]) == [None] * (len(frame) - len(private))
     joined = folder / "all.csv"
     tidy.join([folder / f"results/tables/{study.name}.csv"], joined)
@@ -212,10 +207,11 @@ def test_a_row_names_its_unit_and_a_persons_epsilon(dealt):
 def test_every_page_says_that_a_client_is_no_person_and_what_holds_for_one(dealt):
     study, folder, frame, words = dealt
     results = folder / "results"
+    drawing = Drawing("privacy_utility", "privacy_utility")
     audits = pd.DataFrame(columns=["profile", *ledger_page.AUDIT])
     page = ledger_page.page(frame, audits, ROOT / "workflow/report/ledger.html")
     summary = dict(ledger_page.summary(frame, audits))
-    drawn = figures.draw(study, study.figures[0], results, folder / "data", frame)
+    drawn = figures.draw(study, drawing, results, folder / "data", frame)
     shown = tables.shown(study, frame, results)[0]
     for text in (
         shown.caption,
@@ -231,12 +227,10 @@ def test_every_page_says_that_a_client_is_no_person_and_what_holds_for_one(dealt
 
 def test_mlflow_finds_runs_by_their_unit(dealt):
     study, folder, *_ = dealt
-    found = of_study(study, folder / "results", study.methods)
-    assert any(one.tags.get("claim") == "certified" for one in found)
-    for one in found:
-        if one.tags.get("claim") == "certified":
-            assert one.tags["unit"] == DEALT
-            assert float(one.tags["epsilon_person"]) > float(one.tags["epsilon"])
+    found = [one.tags for one in of_study(study, folder / "results", study.methods)]
+    certified = [tags for tags in found if tags.get("claim") == "certified"]
+    assert {tags["unit"] for tags in certified} == {DEALT}
+    assert all(float(tags["epsilon_person"]) > float(tags["epsilon"]) for tags in certified)
 
 
 def test_users_who_are_clients_need_no_further_words(tmp_path):
@@ -247,7 +241,7 @@ def test_users_who_are_clients_need_no_further_words(tmp_path):
 
 
 def test_a_table_of_own_data_says_one_patient_with_all_rows(tmp_path):
-    base = dataclasses.replace(fake_results.BASE, dataset="mine")
+    base = replace(BASE, dataset="mine")
     study = fake_results.study(methods=("dp_fedavg",), seeds=(0,), base=base)
     results = fake_results.write(study, tmp_path)
     for cell in study.cells:

@@ -14,28 +14,23 @@ import malformed
 from called import called
 from pflpipe import options
 from pflpipe.cells import Model
-from pflpipe.errors import PflpipeError
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
 
 ANSWERS = """
 import json, os, sys
-from pathlib import Path
 from pflpipe.errors import PflpipeError
+from pflpipe.study import config
+from pflpipe.study.check import validate
 
-def answers():
-    from pflpipe.study import config
-    from pflpipe.study.check import validate
-    found = {}
-    for folder in sys.argv[1:]:
-        os.chdir(folder)
-        try:
-            found[folder] = [str(outline) for outline in validate(config.load()).values()]
-        except PflpipeError as error:
-            found[folder] = str(error)
-    return found
-
-print(json.dumps([answers(), "torch" in sys.modules]))
+answers = []
+for folder in sys.argv[1:]:
+    os.chdir(folder)
+    try:
+        answers.append([str(outline) for outline in validate(config.load()).values()])
+    except PflpipeError as error:
+        answers.append(str(error))
+print(json.dumps({"answers": answers, "torch": "torch" in sys.modules}))
 """
 
 
@@ -48,28 +43,20 @@ def _starts_at_a_file(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_validation_says_without_torch_what_it_says_with_it(tmp_path, monkeypatch):
-    from pflpipe.study import config
-    from pflpipe.study.check import validate
-
-    expected: dict[str, object] = {}
+def test_validation_says_without_torch_what_it_says_with_it(tmp_path):
     start = malformed.Case(_starts_at_a_file, ())
     cases = {"good": None, "start": start, **dict(list(malformed.CASES.items())[::4])}
     for name, case in cases.items():
-        folder = tmp_path / name
-        malformed.write_good(folder)
+        malformed.write_good(tmp_path / name)
         if case is not None:
-            case.damage(folder)
-        monkeypatch.chdir(folder)
-        try:
-            expected[str(folder)] = [str(found) for found in validate(config.load()).values()]
-        except PflpipeError as error:
-            expected[str(folder)] = str(error)
-    answers, loaded = json.loads(
-        called(sys.executable, "-c", ANSWERS, *expected, folder=tmp_path).stdout
+            case.damage(tmp_path / name)
+    folders = [str(tmp_path / name) for name in cases]
+    without, with_torch = (
+        json.loads(called(sys.executable, "-c", program, *folders, folder=tmp_path).stdout)
+        for program in (ANSWERS, f"import torch\n{ANSWERS}")
     )
-    assert answers == expected
-    assert not loaded
+    assert without["answers"] == with_torch["answers"]
+    assert (without["torch"], with_torch["torch"]) == (False, True)
 
 
 @pytest.mark.slow
@@ -95,9 +82,8 @@ def test_what_the_syntax_tree_says_of_a_method_is_what_python_says(name):
     entry = registry.info(name)
     assert entry.about == module.ABOUT
     assert entry.hyperparameters == options.of_signature(signature)
-    assert all(
-        item.default is not inspect.Parameter.empty for item in entry.hyperparameters.values()
-    )
+    defaults = [item.default for item in entry.hyperparameters.values()]
+    assert inspect.Parameter.empty not in defaults
     assert entry.factory is getattr(module, name)
     assert {item.kind for item in signature.parameters.values()} <= {inspect.Parameter.KEYWORD_ONLY}
 
