@@ -30,13 +30,7 @@ from pflpipe.cells import Cell
 from pflpipe.code import meaning
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.pipeline import certificate, cli, mlflow_export, run
-from pflpipe.pipeline.project import (
-    Project,
-    each,
-    partition_request,
-    plan_request,
-    settings_words,
-)
+from pflpipe.pipeline.project import Project, each, partition_request, plan_request, settings_words
 from pflpipe.report import tidy
 from pflpipe.report.figures import kinds
 from pflpipe.study import config, figures
@@ -67,6 +61,13 @@ def snakemake(
     """Run snakemake, which ends with this code."""
     result = warm.snakemake(folder, ("--cores", "2", *words), environment(**more))
     assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def python(folder: Path, program: str, *words: str, **more: str) -> Any:
+    """Run a program, which succeeds, with these words as its ``sys.argv``."""
+    result = warm.python(program, words, folder, environment(**more))
+    assert result.returncode == 0, result.stderr
     return result
 
 
@@ -134,20 +135,36 @@ def project(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "project", ignore=NOT_COPIED))
 
 
+@pytest.fixture
+def fresh(tmp_path: Path) -> Path:
+    """A project in which nothing is done."""
+    write_project(tmp_path)
+    return tmp_path
+
+
+def add_data(folder: Path, **changes: Any) -> None:
+    """A data set of the user's own, which the config names."""
+    malformed.arrays(folder, **changes)
+    malformed.put("datasets", {"mine": "mine.npz"}, "config.yaml")(folder)
+
+
+def table_of(folder: Path, name: str = "tiny") -> list[dict[str, str]]:
+    with (folder / f"results/tables/{name}.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
 # ---------------------------------------------------------------- what is made
 
 
 @pytest.mark.pipeline
 def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
+    """With the threads that its jobs were given."""
     results = finished / "results"
-    tables = [f"tables/{name}" for name in ("all.csv", "tiny.csv", "tiny.md", "tiny.tex")]
-    for name in (*tables, "mlflow.db"):
-        assert (results / name).stat().st_size > 0
-    assert {file.name for file in (results / "figures/tiny").iterdir()} == {
-        f"{figure}.{kind}"
-        for figure in ("privacy_utility", "gains", "cost", "convergence", "partition")
-        for kind in ("png", "svg", "pdf")
-    }
+    tables = ("tables/all.csv", "tables/tiny.csv", "tables/tiny.md", "tables/tiny.tex")
+    assert all((results / name).stat().st_size > 0 for name in (*tables, "mlflow.db"))
+    figures = ("privacy_utility", "gains", "cost", "convergence", "partition")
+    made = {file.name for file in (results / "figures/tiny").iterdir()}
+    assert made == {f"{name}.{kind}" for name in figures for kind in ("png", "svg", "pdf")}
     # One by one beside the training, and then found.
     assert (results / "tracking/tiny.done").read_text().startswith("done: 2 runs (0 new, 2 kept")
     for method in ("local_only", "feddpa"):
@@ -155,6 +172,8 @@ def test_one_command_makes_tables_figures_mlflow_runs_and_a_report(finished):
         assert marker.startswith("done: 1 of 2 runs (1 new")
     assert (results / "tables/all.csv").read_bytes() == (results / "tables/tiny.csv").read_bytes()
     assert list((results / "checkpoints").glob("*")) == []
+    runs = [json.loads(file.read_text()) for file in results.glob("runs/*/run.json")]
+    assert [run["program"]["threads"] for run in runs] == [1, 1]
     report = (results / "report.html").read_text()
     picture = 'src="data:image/png;base64,'
     for words in ("Two methods on five clients.", picture, "-- results/report.html"):
@@ -176,8 +195,8 @@ def test_a_number_has_one_name_and_one_value_wherever_it_is_shown(finished, tmp_
     marks = {float(x) for axes in drawn.axes for line in axes.lines for x in line.get_xdata()}
     with sqlite3.connect(results / "mlflow.db") as base:
         key = "tags.run_uuid = latest_metrics.run_uuid and tags.key = 'pflpipe.key'"
-        query = f"select tags.value, latest_metrics.key, latest_metrics.value from {{}} on {key}"
-        stored = base.execute(query.format("latest_metrics join tags")).fetchall()
+        query = "select tags.value, latest_metrics.key, latest_metrics.value from latest_metrics"
+        stored = base.execute(f"{query} join tags on {key}").fetchall()
     kept = {(key, name): value for key, name, value in stored}
     for row, claim in zip(tidy.stored(study, results).to_dict("records"), claims, strict=True):
         cell = next(one for one in study.cells if one.id == row["cell"])
@@ -215,27 +234,22 @@ def test_figures_drawn_by_themselves_are_those_of_the_study(finished, tmp_path, 
 
 
 @pytest.mark.docs
-def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_results(tmp_path):
-    project = tmp_path
-    write_project(project)
+def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_results(fresh):
+    project = fresh
     searched = {"name": "feddpa", "search": {"training.lr": [0.1, 0.5]}}
     methods = [{"name": "local_only"}, {"name": "dp_fedavg"}, searched]
     search = {"seeds": [100], "validation_fraction": 0.3}
     write_study(project, "small", seeds=[0, 1, 2], search=search, methods=methods)
     snakemake(project, "results/tables/small.csv")
 
-    def make_results(*studies: str) -> None:
-        program = f"import runpy, sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); "
-        program += "runpy.run_module('pages', run_name='__main__')"
-        result = warm.python(program, ("pages", "results", *studies), project, environment())
-        assert result.returncode == 0, result.stderr
-
-    make_results("small")
+    program = f"import runpy, sys; sys.path.insert(0, {str(ROOT / 'tools')!r}); "
+    program += "runpy.run_module('pages', run_name='__main__')"
+    python(project, program, "pages", "results", "small")
     page = project / "docs/results/small.md"
     text = page.read_text()
     shutil.rmtree(project / "results")
     page.unlink()
-    make_results()
+    python(project, program, "pages", "results")
     assert page.read_text() == text
     shutil.rmtree(project / ".snakemake")  # as on another machine
     (project / "results/searches").mkdir(parents=True)
@@ -245,28 +259,24 @@ def test_a_study_goes_from_its_search_to_the_page_of_results_which_needs_no_resu
     assert re.search(r"^train +3$", rest.stdout, re.MULTILINE), "its own runs, and no trials"
     picture = "small/privacy_utility.png"
     assert (page.parent / picture).read_bytes().startswith(b"\x89PNG")
-    answer = ("# Tiny\n\nAt ε = 8, ", f"]({picture})", "| feddpa | ε = 8 | ")
-    for words in (*answer, "Measured on "):
+    answer = ("# Tiny\n\nAt ε = 8, ", f"]({picture})", "| feddpa | ε = 8 | ", "Measured on ")
+    for words in (*answer, "Hyper-parameters were chosen on validation data"):
         assert words in text
-    assert "Hyper-parameters were chosen on validation data" in text
 
 
 @pytest.mark.pipeline
 def test_a_metric_from_a_file_is_in_table_figure_mlflow_and_search_and_its_edit_trains_nothing(
-    tmp_path,
+    fresh,
 ):
-    write_project(tmp_path)
-    (tmp_path / "studies/mine.py").write_text(METRIC)
+    (fresh / "studies/mine.py").write_text(METRIC)
     search = {"seeds": [100], "validation_fraction": 0.3, "metric": "doubt"}
     methods = [{"name": "fedavg", "search": {"training.lr": [0.1, 0.5]}}]
     shown = {"metrics": ["mine.py:doubt"], "figures": {"cost": {"metric": "doubt_personal_own"}}}
-    write_study(tmp_path, "small", search=search, methods=methods, **shown)
-    results = tmp_path / "results"
-    targets = ("results/tables/small.csv", "results/tracking/small.done")
-    snakemake(tmp_path, *targets)
-    (row,) = csv.DictReader((results / "tables/small.csv").open())
-    with (results / "scores/small/fedavg.csv").open() as file:
-        own = [float(line["doubt_personal_own"]) for line in csv.DictReader(file)]
+    write_study(fresh, "small", search=search, methods=methods, **shown)
+    results = fresh / "results"
+    snakemake(fresh, "results/tables/small.csv", "results/tracking/small.done")
+    (row,) = table_of(fresh, "small")
+    own = pd.read_csv(results / "scores/small/fedavg.csv")["doubt_personal_own"]
     assert float(row["doubt_personal_own"]) == max(own), "averaged as the file says"
     assert "| own doubt, personal own |" in (results / "tables/small.md").read_text()
     assert "Own doubt (less is better)" in (results / "figures/small/cost.svg").read_text()
@@ -276,25 +286,17 @@ def test_a_metric_from_a_file_is_in_table_figure_mlflow_and_search_and_its_edit_
     (line,) = json.loads((results / "searches/small.json").read_text())["lines"]
     reached = [one["doubt_personal_validation"] for one in line["candidates"]]
     assert line["chosen"]["index"] == reached.index(min(reached))
-    (tmp_path / "studies/mine.py").write_text(METRIC.replace("1 -", "2 -"))
-    assert rules(to_do(tmp_path, "results/scores/small/search/fedavg.csv")) == {"evaluate"}
+    (fresh / "studies/mine.py").write_text(METRIC.replace("1 -", "2 -"))
+    assert rules(to_do(fresh, "results/scores/small/search/fedavg.csv")) == {"evaluate"}
 
 
 @pytest.mark.pipeline
 def test_the_hooks_say_at_the_end_where_everything_is(project):
     (project / "results/tables/tiny.csv").unlink()
     program = "from snakemake.cli import main; main()"
-    words = ("snakemake", "--cores", "1", "results/tables/tiny.csv")
-    result = warm.python(program, words, project, environment())
-    assert result.returncode == 0, result.stderr
+    result = python(project, program, "snakemake", "--cores", "1", "results/tables/tiny.csv")
     assert "tiny: results/tables/tiny.md, .tex, .csv" in result.stderr.splitlines()
     assert not (project / "logs/planned.json").exists()
-
-
-@pytest.mark.pipeline
-def test_jobs_run_with_the_threads_they_were_given(finished):
-    runs = [json.loads(file.read_text()) for file in (finished / "results/runs").glob("*/run.json")]
-    assert [run["program"]["threads"] for run in runs] == [1, 1]
 
 
 @pytest.mark.pipeline
@@ -416,43 +418,39 @@ def test_a_study_in_batches_trains_every_run_once_and_has_its_table_after_the_la
 
 @pytest.mark.faults
 def test_changed_data_are_refused_under_their_old_name_and_rerun_what_needs_them_under_a_new_one(
-    tmp_path,
+    fresh,
 ):
-    write_project(tmp_path)
-    malformed.arrays(tmp_path)
-    malformed.put("datasets", {"mine": "mine.npz"}, "config.yaml")(tmp_path)
+    add_data(fresh)
     local = [{"name": "local_only"}]  # a method without audits
-    write_study(tmp_path, dataset="mine", methods=local)
-    made, pin = tmp_path / "data/mine.npz", tmp_path / "data/mine.pin"
+    write_study(fresh, dataset="mine", methods=local)
+    made, pin = fresh / "data/mine.npz", fresh / "data/mine.pin"
     table = "results/tables/tiny.csv"
-    snakemake(tmp_path, table)
+    snakemake(fresh, table)
     first = made.read_bytes(), pin.read_bytes()
 
     # Snakemake takes the old data away before the job, which makes nothing of the new ones, however
     # often it is tried.
-    malformed.arrays(tmp_path, train_labels=np.arange(60)[::-1] % 3)
+    malformed.arrays(fresh, train_labels=np.arange(60)[::-1] % 3)
     for target in (table, "data/mine.npz"):
-        snakemake(tmp_path, target, code=1)
-        (line,) = (tmp_path / "logs/data/mine.log").read_text().splitlines()
-        assert line.startswith(
-            "error: data set 'mine' has other values than when it was first used; expected the "
-            "values"
-        )
+        snakemake(fresh, target, code=1)
+        (line,) = (fresh / "logs/data/mine.log").read_text().splitlines()
+        refused = "error: data set 'mine' has other values than when it was first used; expected "
+        assert line.startswith(f"{refused}the values")
         assert "give the new values a name of their own" in line
         assert not made.exists()
         assert pin.read_bytes() == first[1]
 
     # What was there before is made again from the old values, and nothing is repeated for those of
     # a name of their own.
-    (tmp_path / "mine.npz").rename(tmp_path / "changed.npz")
-    malformed.arrays(tmp_path)
-    snakemake(tmp_path, "data/mine.npz")
+    (fresh / "mine.npz").rename(fresh / "changed.npz")
+    malformed.arrays(fresh)
+    snakemake(fresh, "data/mine.npz")
     assert (made.read_bytes(), pin.read_bytes()) == first
     files = {"mine": "mine.npz", "mine_2": "changed.npz"}
-    malformed.put("datasets", files, "config.yaml")(tmp_path)
+    malformed.put("datasets", files, "config.yaml")(fresh)
     axes = {"dataset": ["mine", "mine_2"]}
-    write_study(tmp_path, "second", dataset="mine", methods=local, axes=axes)
-    jobs = to_do(tmp_path, table, "results/tables/second.csv")
+    write_study(fresh, "second", dataset="mine", methods=local, axes=axes)
+    jobs = to_do(fresh, table, "results/tables/second.csv")
     # The data of a name of the user's own tell what their plan warns of.
     assert rules(jobs) == {"data", "partition", "plan", "train", "evaluate", "table"}
     assert {file for rule, file in jobs if rule == "data"} == {"data/mine_2.npz"}
@@ -462,102 +460,94 @@ def test_changed_data_are_refused_under_their_old_name_and_rerun_what_needs_them
 
 
 @pytest.mark.pipeline
-def test_the_plan_of_data_that_declare_no_classes_warns_of_that_first(tmp_path):
+def test_the_plan_of_data_that_declare_no_classes_warns_of_that_first(fresh):
     """And a data set that declares them beside it, in the same study, has a plan of its own."""
-    write_project(tmp_path)
-    fake_audits.write(tmp_path / "results/audits")
+    fake_audits.write(fresh / "results/audits")
     for name, classes in (("declared", np.int64(3)), ("found", None)):
-        malformed.arrays(tmp_path, classes=classes)
-        (tmp_path / "mine.npz").rename(tmp_path / f"{name}.npz")
+        malformed.arrays(fresh, classes=classes)
+        (fresh / "mine.npz").rename(fresh / f"{name}.npz")
     files = {name: f"{name}.npz" for name in ("declared", "found")}
-    malformed.put("datasets", files, "config.yaml")(tmp_path)
+    malformed.put("datasets", files, "config.yaml")(fresh)
     privacy = {"epsilon": 8, "delta": 0.05, "clip_norm": 0.5}  # a delta that is warned of
     axes, methods = {"dataset": list(files)}, [{"name": "dp_fedavg"}]
-    write_study(tmp_path, dataset="found", privacy=privacy, axes=axes, methods=methods)
-    snakemake(tmp_path, "results/tables/tiny.csv")
-    plans = [json.loads(file.read_text()) for file in (tmp_path / "results/plans").glob("*.json")]
+    write_study(fresh, dataset="found", privacy=privacy, axes=axes, methods=methods)
+    snakemake(fresh, "results/tables/tiny.csv")
+    plans = [json.loads(file.read_text()) for file in (fresh / "results/plans").glob("*.json")]
     short, long = sorted((plan["ledger"]["warnings"] for plan in plans), key=len)
     assert long == [CLASSES_FOUND, *short]
     copies, delta = short
     assert copies == "test rows are copies of training rows: leave out copies"
     assert delta.startswith("delta 0.05 is above")
-    table = (tmp_path / "results/tables/tiny.md").read_text()
+    table = (fresh / "results/tables/tiny.md").read_text()
     assert table.count(f"Warning: {CLASSES_FOUND}.") == 1
 
 
 @pytest.mark.pipeline
-def test_features_are_made_once_and_a_changed_block_repeats_only_what_is_made_of_them(tmp_path):
-    write_project(tmp_path)
-    fake_audits.write(tmp_path / "results/audits")
+def test_features_are_made_once_and_a_changed_block_repeats_only_what_is_made_of_them(fresh):
+    fake_audits.write(fresh / "results/audits")
     pictures = np.random.default_rng(0).integers(0, 256, (60, 28, 28), np.uint8)
-    np.savez(tmp_path / "public.npz", train_images=pictures, train_labels=np.arange(60) % 10)
-    malformed.put("datasets", {"fashion_mnist": "public.npz"}, "config.yaml")(tmp_path)
+    np.savez(fresh / "public.npz", train_images=pictures, train_labels=np.arange(60) % 10)
+    malformed.put("datasets", {"fashion_mnist": "public.npz"}, "config.yaml")(fresh)
     block = {"kind": "scattering", "scales": 1, "reference": "fashion_mnist"}
     linear = {"model": {"name": "mlp", "hidden": []}, "methods": [{"name": "dp_fedavg"}]}
-    write_study(tmp_path, features=block, **linear)
+    write_study(fresh, features=block, **linear)
     table = "results/tables/tiny.csv"
-    snakemake(tmp_path, table)
-    assert not to_do(tmp_path, table)
-    (row,) = csv.DictReader((tmp_path / table).open())
+    snakemake(fresh, table)
+    assert not to_do(fresh, table)
+    (row,) = table_of(fresh)
     assert json.loads(row["hyperparameters"])["features.reference"] == "fashion_mnist"
     warning = REFERENCE.format(r"fashion\_mnist")
-    assert f"Warning: {warning}." in (tmp_path / "results/tables/tiny.md").read_text()
+    assert f"Warning: {warning}." in (fresh / "results/tables/tiny.md").read_text()
 
     # Python makes the same features of the same data, and the same numbers of them.
-    (cell,) = load_study("tiny", tmp_path / "studies", tmp_path / "results").cells
-    (tmp_path / "again").mkdir()
+    (cell,) = load_study("tiny", fresh / "studies", fresh / "results").cells
+    (fresh / "again").mkdir()
     for name in ("digits", "fashion_mnist"):
-        shutil.copy(tmp_path / f"data/{name}.npz", tmp_path / "again")
-    result = pflpipe.run(cell, tmp_path / "again", device="cpu")
-    pins = [(tmp_path / folder / f"{cell.data_id}.pin") for folder in ("data", "again")]
+        shutil.copy(fresh / f"data/{name}.npz", fresh / "again")
+    result = pflpipe.run(cell, fresh / "again", device="cpu")
+    pins = [(fresh / folder / f"{cell.data_id}.pin") for folder in ("data", "again")]
     assert pins[0].read_text() == pins[1].read_text()
     assert result.accuracies["personal_own"] == pytest.approx(float(row["personal_own"]))
 
-    write_study(tmp_path, features=block | {"clip": 0.5}, **linear)
-    jobs = to_do(tmp_path, table)
+    write_study(fresh, features=block | {"clip": 0.5}, **linear)
+    jobs = to_do(fresh, table)
     assert rules(jobs) == {"features", "train", "evaluate", "table"}
     assert len([file for rule, file in jobs if rule == "features"]) == 1
 
 
 @pytest.mark.pipeline
-def test_a_large_data_file_that_only_looks_newer_is_not_prepared_again(tmp_path):
-    write_project(tmp_path)
-    malformed.arrays(tmp_path, train_images=np.zeros((60, 150, 150), np.uint8))
-    malformed.put("datasets", {"mine": "mine.npz"}, "config.yaml")(tmp_path)
-    result = snakemake(tmp_path, "data/mine.npz")
+def test_a_large_data_file_that_only_looks_newer_is_not_prepared_again(fresh):
+    add_data(fresh, train_images=np.zeros((60, 150, 150), np.uint8))
+    result = snakemake(fresh, "data/mine.npz")
     assert result.stdout.splitlines()[:2] == [
         "mine: 60 rows, 3 classes, images of 150 x 150 pixels",
         "warning: mine: test rows are copies of training rows: leave out copies",
     ]
-    assert (tmp_path / "mine.npz").stat().st_size > 1_000_000  # Snakemake's own limit
-    (tmp_path / "mine.npz").touch()
-    assert to_do(tmp_path, "data/mine.npz") == set()
+    assert (fresh / "mine.npz").stat().st_size > 1_000_000  # Snakemake's own limit
+    (fresh / "mine.npz").touch()
+    assert to_do(fresh, "data/mine.npz") == set()
 
 
 @pytest.mark.pipeline
-def test_results_that_are_only_touched_after_their_data_changed_are_not_taken_for_new(tmp_path):
-    write_project(tmp_path)
-    malformed.arrays(tmp_path)
-    malformed.put("datasets", {"mine": "mine.npz"}, "config.yaml")(tmp_path)
-    write_study(tmp_path, dataset="mine")
-    snakemake(tmp_path, "data/mine.npz")
-    first = (tmp_path / "mine.npz").read_bytes()
-    malformed.arrays(tmp_path, train_labels=np.arange(60)[::-1] % 3)
-    snakemake(tmp_path, "--touch", "data/mine.npz")
-    refused = snakemake(tmp_path, "data/mine.npz", code=2).stderr
+def test_results_that_are_only_touched_after_their_data_changed_are_not_taken_for_new(fresh):
+    add_data(fresh)
+    write_study(fresh, dataset="mine")
+    snakemake(fresh, "data/mine.npz")
+    first = (fresh / "mine.npz").read_bytes()
+    malformed.arrays(fresh, train_labels=np.arange(60)[::-1] % 3)
+    snakemake(fresh, "--touch", "data/mine.npz")
+    refused = snakemake(fresh, "data/mine.npz", code=2).stderr
     words = "datasets.mine: data/mine.npz was made of another file; got 'mine.npz'; write the old"
     assert words in refused
-    (tmp_path / "mine.npz").write_bytes(first)
-    snakemake(tmp_path, "--touch", "data/mine.npz")
-    assert to_do(tmp_path, "data/mine.npz") == set()
+    (fresh / "mine.npz").write_bytes(first)
+    snakemake(fresh, "--touch", "data/mine.npz")
+    assert to_do(fresh, "data/mine.npz") == set()
 
 
 @pytest.mark.pipeline
 def test_the_command_finds_in_mlflow_what_the_workflow_put_there(finished):
-    program = "from pflpipe.pipeline.cli import main; main()"
-    paths = environment(PYTHONPATH=str(finished / "src"))
-    result = warm.python(program, ("pflpipe", "track", "tiny"), finished, paths)
-    assert result.returncode == 0, result.stderr
+    program, source = "from pflpipe.pipeline.cli import main; main()", str(finished / "src")
+    result = python(finished, program, "pflpipe", "track", "tiny", PYTHONPATH=source)
     (line,) = result.stdout.splitlines()
     assert line.startswith("done: 2 runs (0 new, 2 kept, 0 replaced) in experiment tiny at sqlite")
 
@@ -643,8 +633,7 @@ def test_a_search_is_run_first_and_the_study_with_what_it_chose(project):
     assert chosen(project) == {"training.lr": 0.5}
     trained = [file.name for file in (project / "results/runs").glob("*dp_fedavg*")]
     assert sorted(name.split("-")[-2] for name in trained) == ["seed0", "seed100", "seed100"]
-    with (project / target).open() as file:
-        rows = {row["method"]: json.loads(row["hyperparameters"]) for row in csv.DictReader(file)}
+    rows = {row["method"]: json.loads(row["hyperparameters"]) for row in table_of(project)}
     assert rows["dp_fedavg"]["lr"] == 0.5
     summary = (project / "results/tables/tiny.md").read_text()
     assert "no ε counts that search as well" in summary  # its clients were dealt anew
@@ -693,47 +682,20 @@ def test_a_study_without_a_search_has_no_checkpoint(finished):
 
 
 @pytest.mark.pipeline
+@pytest.mark.parametrize("name", list(malformed.CASES)[::20])
 def test_malformed_projects_end_snakemake_with_the_line_and_the_code_of_validate(
-    tmp_path, monkeypatch
+    name, tmp_path, monkeypatch
 ):
-    # One process that has imported the package, too, forks for every case; all of them are tried
-    # without Snakemake in test_cli.py.
-    cases = list(malformed.CASES)[::20]
-    expected = {}
-    for index, name in enumerate(cases):
-        folder = tmp_path / str(index)
-        malformed.write_good(folder)
-        malformed.CASES[name].damage(folder)
-        monkeypatch.chdir(folder)
-        with pytest.raises(PflpipeError) as error:
-            validate(config.load())
-        expected[name] = (2, f"error: {error.value}\n", [])
-    program = """
-import os, sys, snakemake.cli
-snakefile, source, *folders = sys.argv[1:]
-sys.path.insert(0, source)
-import pflpipe.attacks.jobs, pflpipe.pipeline.project
-for folder in folders:
-    if not (child := os.fork()):
-        os.chdir(folder)
-        os.dup2(os.open("stderr", os.O_CREAT | os.O_WRONLY), 2)
-        sys.argv = ["snakemake", "--snakefile", snakefile, "--cores", "1"]
-        sys.argv += ["--workflow-profile", "none"]
-        try:
-            snakemake.cli.main(sys.argv[1:])
-        except SystemExit as end:
-            os._exit(end.code)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-    folders = [str(tmp_path / str(index)) for index in range(len(cases))]
-    words = ("-c", str(ROOT / "Snakefile"), str(ROOT / "src"), *folders)
-    codes = warm.python(program, words, tmp_path, environment()).stdout.split()
-    found = {}
-    for name, code, folder in zip(cases, codes, map(Path, folders), strict=True):
-        made = [file.name for file in folder.glob("results")]
-        found[name] = (int(code), (folder / "stderr").read_text(), made)
-    assert len(cases) > 5
-    assert found == expected
+    """All cases are tried without Snakemake in test_cli.py."""
+    malformed.write_good(tmp_path)
+    malformed.CASES[name].damage(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PflpipeError) as error:
+        validate(config.load())
+    words = ("--snakefile", str(ROOT / "Snakefile"), "--workflow-profile", "none")
+    result = snakemake(tmp_path, *words, code=2)
+    assert result.stderr == f"error: {error.value}\n"
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.pipeline
@@ -748,23 +710,21 @@ def test_a_broken_study_ends_snakemake_with_one_line_when_it_is_asked_for(projec
 
 
 @pytest.mark.faults
-def test_snakemake_killed_at_work_says_how_to_unlock_and_then_goes_on(tmp_path):
-    write_project(tmp_path)
+def test_snakemake_killed_at_work_says_how_to_unlock_and_then_goes_on(fresh):
     words = ["--no-hooks", "--cores", "1", "data/digits.npz"]  # no process for the scripts' imports
     command = [sys.executable, "-m", "snakemake", *words]
-    with subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as first:
+    how = {"cwd": fresh, "stderr": subprocess.PIPE, "text": True, "env": environment()}
+    with subprocess.Popen(command, **how) as first:
         assert first.stderr is not None
         for line in first.stderr:
             if "Preparing digits" in line:
                 first.kill()
                 break
-    again = snakemake(tmp_path, "data/digits.npz", code=1)
+    again = snakemake(fresh, "data/digits.npz", code=1)
     assert "--unlock" in again.stderr
-    snakemake(tmp_path, "--unlock")
-    snakemake(tmp_path, "data/digits.npz")
-    assert (tmp_path / "data/digits.npz").exists()
+    snakemake(fresh, "--unlock")
+    snakemake(fresh, "data/digits.npz")
+    assert (fresh / "data/digits.npz").exists()
 
 
 @pytest.mark.pipeline
@@ -785,7 +745,11 @@ def test_the_profiles_are_understood(finished, profile):
 
 # ---------------------------------------------------------------- from another workflow
 
-OUTER = TABLES["OUTER"]
+
+def write_outer(folder: Path, names: str = "") -> None:
+    """A Snakefile that uses the rules of pflpipe by these names."""
+    text = TABLES["OUTER"].format(snakefile=ROOT / "Snakefile", names=names)
+    (folder / "Snakefile").write_text(text)
 
 
 @pytest.fixture
@@ -800,7 +764,7 @@ def outer(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.pipeline
 def test_another_workflow_runs_a_study_as_a_module(outer):
-    (outer / "Snakefile").write_text(OUTER.format(snakefile=ROOT / "Snakefile", names=""))
+    write_outer(outer)
     snakemake(outer)
     assert (outer / "lines.txt").read_text() == "2\n"
     assert "Nothing to be done" in snakemake(outer).stderr
@@ -811,8 +775,7 @@ def test_the_rules_of_a_module_can_have_other_names(outer):
     searched = {"name": "dp_fedavg", "search": {"training.lr": [0.1, 0.5]}}
     search = {"seeds": [100], "validation_fraction": 0.2}
     write_study(outer, search=search, methods=[searched])
-    names = " as pfl_*"
-    (outer / "Snakefile").write_text(OUTER.format(snakefile=ROOT / "Snakefile", names=names))
+    write_outer(outer, " as pfl_*")
     result = snakemake(outer, "--dry-run", "results/tables/all.csv", "results/report.html")
     assert "pfl_choose" in result.stdout
     assert "pfl_report" in result.stdout
@@ -821,7 +784,7 @@ def test_the_rules_of_a_module_can_have_other_names(outer):
 
 @pytest.mark.pipeline
 def test_a_mistake_in_the_settings_of_a_module_is_one_line(outer):
-    (outer / "Snakefile").write_text(OUTER.format(snakefile=ROOT / "Snakefile", names=""))
+    write_outer(outer)
     malformed.put("comparison.device", "gpu", "config.yaml")(outer)
     result = snakemake(outer, code=2)
     assert result.stderr.splitlines()[-1].startswith("error: config.yaml: device; got 'gpu'")
@@ -839,6 +802,11 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     write_study(tmp_path, methods=[*STUDY["methods"], official])
     (tmp_path / "studies/broken.yaml").write_text("title: [")
     return Config(studies=("tiny",))
+
+
+@pytest.fixture
+def asked(settings: Config) -> Project:
+    return Project(settings, ROOT, thorough=False)
 
 
 def test_requests_for_shared_files_hold_what_their_id_says_and_nothing_of_one_cell(settings):
@@ -860,53 +828,51 @@ def test_a_cell_is_found_by_its_id_without_its_study_being_named(settings):
     assert project.cells({"run": run})[0].method == cell.method
 
 
-def test_an_id_of_no_study_says_what_to_ask_for(settings):
-    words = r"no study contains 'x'; ask for results/tables/<study>\.csv"
-    with pytest.raises(ConfigError, match=words):
-        Project(settings, ROOT, thorough=False).cells({"cell": "x"})
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"cell": "x"}, r"no study contains 'x'; ask for results/tables/<study>\.csv"),
+        ({"study": "tiny", "method": "fedpda"}, "did you mean 'feddpa'"),
+    ],
+    ids=["an id of no study", "a method that the study lacks"],
+)
+def test_what_no_study_has_says_what_to_ask_for(asked, words, said):
+    with pytest.raises(ConfigError, match=said):
+        asked.cells(words)
 
 
 @pytest.mark.slow
-def test_the_version_of_a_methods_code_is_not_that_of_another(settings):
-    project = Project(settings, ROOT, thorough=False)
+def test_the_version_of_a_methods_code_is_not_that_of_another(asked):
     one, other = (
-        project.code("train", project.method_files([method])).split(", ")
+        asked.code("train", asked.method_files([method])).split(", ")
         for method in ("feddpa", "fedrep")
     )
     assert one[0] == other[0] != one[1] != other[1]
     assert [part.split()[0] for part in one] == ["train.py", "feddpa.py"]
 
 
-def test_an_audit_depends_on_the_methods_whose_scale_it_audits(settings):
+def test_an_audit_depends_on_the_methods_whose_scale_it_audits(asked):
     """Two methods with a public scale of their own import feddpa.py."""
-    project = Project(settings, ROOT, thorough=False)
-    feddpa = project.package / "methods/feddpa.py"
+    feddpa = asked.package / "methods/feddpa.py"
     found = {
         name
         for name in cases.cases()
-        for file in project.method_files(project.audited(name))
-        if feddpa in meaning.closure(file, project.package)
+        for file in asked.method_files(asked.audited(name))
+        if feddpa in meaning.closure(file, asked.package)
     }
     scaled = [f"gaussian-scaled_by_{name}" for name in ("fedaddp", "fedglp_adp")]
     assert found == {f"{name}-{trust}" for name in scaled for trust in ("central", "local")}
 
 
-def test_a_method_that_a_study_lacks_is_named_with_the_nearest_one(settings):
-    project = Project(settings, ROOT, thorough=False)
-    with pytest.raises(ConfigError, match="did you mean 'feddpa'"):
-        project.cells({"study": "tiny", "method": "fedpda"})
-
-
 @pytest.mark.slow
-def test_a_template_is_part_of_what_a_script_depends_on(settings, tmp_path):
-    project = Project(settings, ROOT, thorough=False)
+def test_a_template_is_part_of_what_a_script_depends_on(asked):
     template = ROOT / "workflow/report/ledger.html"
-    assert "ledger.html" not in project.code("ledger")
-    assert "ledger.html" in project.code("ledger", [template])
+    assert "ledger.html" not in asked.code("ledger")
+    assert "ledger.html" in asked.code("ledger", [template])
 
 
-def test_only_methods_of_the_studies_of_the_config_count_for_what_shows_all_methods(settings):
-    assert Project(settings, ROOT, thorough=False).methods() == ["feddpa", "local_only"]
+def test_only_methods_of_the_studies_of_the_config_count_for_what_shows_all_methods(asked):
+    assert asked.methods() == ["feddpa", "local_only"]
 
 
 def test_every_cell_has_its_path_and_shared_files_come_once(settings):
@@ -918,16 +884,15 @@ def test_every_cell_has_its_path_and_shared_files_come_once(settings):
 
 
 @pytest.mark.parametrize(
-    ("marker", "failures"),
-    TABLES["every failed attempt at mlflow counts until one succeeds"],
+    ("marker", "failures"), TABLES["every failed attempt at mlflow counts until one succeeds"]
 )
-def test_every_failed_attempt_at_mlflow_counts_until_one_succeeds(settings, marker, failures):
+def test_every_failed_attempt_at_mlflow_counts_until_one_succeeds(asked, marker, failures):
     """The number is what the attempt was made with only after a good attempt, so Snakemake tries
     again after a failed one and not after a good one."""
     if marker is not None:
         Path("results/tracking").mkdir(parents=True)
         Path("results/tracking/tiny.done").write_text(marker)
-    assert Project(settings, ROOT, thorough=False).failures("tiny") == failures
+    assert asked.failures("tiny") == failures
 
 
 def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it(tmp_path):
@@ -940,12 +905,7 @@ def test_the_report_is_made_with_the_settings_of_the_snakemake_that_makes_it(tmp
     assert settings_words({"device": "auto"}, file) == []
 
 
-@pytest.mark.parametrize(
-    ("address", "shown"),
-    [
-        ("https://me:secret@host:5000/path?token=1#x", "https://host:5000/path"),
-        ("sqlite:////a b#c%20d/mlflow.db", "sqlite:////a b#c%20d/mlflow.db"),
-    ],
-)
-def test_an_address_is_shown_without_credentials(address, shown):
-    assert mlflow_export.without_credentials(address) == shown
+def test_an_address_is_shown_without_credentials():
+    """That of a database stays: tests/test_tracking.py."""
+    address = "https://me:secret@host:5000/path?token=1#x"
+    assert mlflow_export.without_credentials(address) == "https://host:5000/path"
