@@ -18,30 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.docs
 NOT_BUILT = shutil.ignore_patterns("__pycache__", "*.egg-info", "build")
 STUDY = malformed.STUDY | {"seeds": [0], "methods": [{"name": "dp_fedavg"}]}
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 ALONE = [{"name": "local_only"}]  # sends nothing, so nothing is audited
-RUN = """
-import dataclasses
-from pathlib import Path
-import pflpipe
-from pflpipe.data.datasets import load_arrays, prepare
-from pflpipe.data.partition import make
-from pflpipe.files import write_json
-from pflpipe.privacy import accounting
-from pflpipe.simulation.runs import Inputs, train
-from pflpipe.study.load import load_study
-
-(cell,) = load_study("good").cells
-plan, split, data = map(Path, ("plan.json", "split.npz", "data.npz"))
-prepare("digits", None, Path("downloads"), data)
-make(load_arrays(data), cell.partition, cell.seed).save(split)
-made = accounting.make_plan(
-    cell.privacy, rounds=cell.training.rounds, clients=cell.partition.clients, sample_rate=1.0
-)
-write_json(plan, {"plan": dataclasses.asdict(made)})
-settings = {"device": "cpu", "backend": "loop", "checkpoint_seconds": 60}
-train(cell, Inputs(plan, split, data), Path("run"), Path("checkpoints"), **settings)
-print(pflpipe.__file__)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +34,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     shutil.copytree(ROOT / "src", source / "src", ignore=NOT_BUILT)
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
     offline = ("--no-deps", "--no-build-isolation", "--no-index")
-    called(*pip, "wheel", *offline, "--wheel-dir", folder, source, folder=folder)
+    called(*PIP, "wheel", *offline, "--wheel-dir", folder, source, folder=folder)
     (built,) = folder.glob("*.whl")
     return built
 
@@ -68,9 +45,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel's files alone. What it depends on comes from the environment that
     runs the tests: an empty one would be a download of gigabytes."""
     target = tmp_path_factory.mktemp("site")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install")
-    called(*pip, "--no-deps", "--no-index", "--target", target, wheel, folder=target)
+    called(*PIP, "install", "--no-deps", "--no-index", "--target", target, wheel, folder=target)
     return target
+
+
+def settings_of(installed: Path) -> dict[str, str]:
+    return {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture
@@ -80,12 +60,10 @@ def pflpipe(installed: Path, tmp_path: Path):
     malformed.write(tmp_path / "config.yaml", {"studies": ["good"]})
     (tmp_path / "studies").mkdir()
     malformed.write(tmp_path / "studies/good.yaml", STUDY)
-    script = installed / "bin" / "pflpipe"
 
     def run(*words: str) -> str:
-        start = (script,) if words[0] != "-c" else (sys.executable,)
-        settings = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
-        return called(*start, *words, folder=tmp_path, **settings).stdout
+        start = sys.executable if words[0] == "-c" else installed / "bin/pflpipe"
+        return called(start, *words, folder=tmp_path, **settings_of(installed)).stdout
 
     return run
 
@@ -117,43 +95,36 @@ def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     assert {name for name in names if ".dist-info/" not in name} == code
 
 
-def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(pflpipe):
+def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(pflpipe, installed):
+    where = pflpipe("-c", "import pflpipe; print(pflpipe.__file__)")
+    assert where == f"{installed / 'pflpipe/__init__.py'}\n"
     assert pflpipe("validate") == "good: 1 cell, dp_fedavg on digits: ok\n"
     listed = pflpipe("studies").splitlines()
-    assert listed[1:3] == [
-        "good: A good study",
-        "    1 run, about 0 s; 1 cell, dp_fedavg on digits",
-    ]
+    assert listed[1] == "good: A good study"
+    assert listed[2] == "    1 run, about 0 s; 1 cell, dp_fedavg on digits"
     assert "feddpa: FedDPA" in pflpipe("methods")
-
-
-def test_the_wheel_alone_trains_in_an_empty_folder(pflpipe, installed, tmp_path):
-    assert pflpipe("-c", RUN) == f"{installed / 'pflpipe/__init__.py'}\n"
-    rounds = (tmp_path / "run/rounds.csv").read_text().splitlines()
-    assert len(rounds) == 1 + STUDY["training"]["rounds"]
 
 
 def test_the_wheel_alone_makes_a_study_by_the_workflow_in_an_empty_folder(installed, tmp_path):
     """The study is a short one of the same name; the other is read, and its jobs are planned."""
-    settings = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
 
-    def quickstart(folder: Path, *words: str) -> str:
-        command = (sys.executable, "-m", *(words or ("pflpipe", "quickstart")))
-        return called(*command, folder=folder, **settings).stdout
+    def module(*words: str) -> str:
+        command = (sys.executable, "-m", *words)
+        return called(*command, folder=tmp_path, **settings_of(installed)).stdout
 
     (tmp_path / "studies").mkdir()
     malformed.write(tmp_path / "studies/quickstart.yaml", STUDY | {"methods": ALONE})
-    assert quickstart(tmp_path).startswith("config.yaml: written\n")
+    assert module("pflpipe", "quickstart").startswith("config.yaml: written\n")
     results = tmp_path / "results"
     for name in ("tables/quickstart.tex", "verdicts/quickstart.html"):
         assert (results / name).stat().st_size > 0
     commit = [json.loads(file.read_text())["program"] for file in results.glob("runs/*/run.json")]
     assert [one["commit"] for one in commit] == [""]
+    inside = installed / "pflpipe/pipeline/shipped"
     for name in ("config.yaml", "studies/quickstart.yaml"):
-        shutil.copy(installed / "pflpipe/pipeline/shipped" / name, tmp_path / name)
-    snakefile = str(installed / "pflpipe/pipeline/shipped/Snakefile")
-    words = ("--snakefile", snakefile, "--dry-run", "--quiet", "all", "--")
-    quickstart(tmp_path, "snakemake", *words, "results/tables/all.csv")
+        shutil.copy(inside / name, tmp_path / name)
+    words = ("--snakefile", str(inside / "Snakefile"), "--dry-run", "--quiet", "all", "--")
+    module("snakemake", *words, "results/tables/all.csv")
 
 
 def test_the_notebook_is_executed_and_its_cells_run_from_the_wheel_to_a_verdict(
@@ -172,7 +143,7 @@ def test_the_notebook_is_executed_and_its_cells_run_from_the_wheel_to_a_verdict(
     for long, short in (("rounds=20", "rounds=2"), ("--minutes 1", "--minutes 0.1 --epsilon 8")):
         assert long in program
         program = program.replace(long, short)
-    settings = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    settings = settings_of(installed)
     printed = called(sys.executable, "-c", program, folder=tmp_path, **settings).stdout
     assert "\nε = 8: learning together " in printed
     verdict_page, mlflow = printed.splitlines()[-2:]
