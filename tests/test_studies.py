@@ -41,10 +41,7 @@ def test_every_printed_accuracy_stands_beside_a_run() -> None:
     for name in NAMES:
         paper = yaml.safe_load(config.study_file(name, FOLDER).read_text()).get("paper")
         if paper:
-            rows = rows_of(name)
-            printed[paper["paper"], paper["table"]] -= {
-                row.paper_value for row in rows if row.paper_value is not None
-            }
+            printed[paper["paper"], paper["table"]] -= {row.paper_value for row in rows_of(name)}
     missing = {table: values for table, values in printed.items() if values}
     assert missing == {("DP-FedSim", "text V.B"): {78.93}}, "there the text contradicts the table"
 
@@ -58,14 +55,10 @@ def test_the_readme_lists_every_study() -> None:
 @pytest.mark.slow
 def test_a_study_with_a_nominal_row_has_the_certified_version_beside_it() -> None:
     for name in NAMES:
-        rows = rows_of(name)
-        nominal = {
-            row.cell.method
-            for row in rows
-            if row.cell.departures and row.cell.privacy.mechanism != "none"
-        }
-        certified = {row.cell.method for row in rows if not row.cell.departures}
-        assert nominal <= certified, name
+        cells = [row.cell for row in rows_of(name)]
+        private = [cell for cell in cells if cell.privacy.mechanism != "none"]
+        nominal = {cell.method for cell in private if cell.departures}
+        assert nominal <= {cell.method for cell in cells if not cell.departures}, name
 
 
 RENYI = ("feddpa", "fedglp_adp", "dp_pfeddsu")
@@ -82,9 +75,7 @@ def test_tables_of_papers_are_calibrated_by_the_accountant_that_the_paper_prints
 
 
 @pytest.mark.slow
-def test_in_dp_pfeddsus_tables_ppsgd_trains_its_own_head_as_the_paper_prints_for_all_methods() -> (
-    None
-):
+def test_in_dp_pfeddsus_tables_ppsgd_trains_its_own_head_as_the_paper_prints_for_all() -> None:
     for name in ("dp_pfeddsu_table2", "dp_pfeddsu_table3", "dp_pfeddsu_figure2"):
         heads = {
             tuple(row.cell.hyperparameters[f"head_{word}"] for word in HEAD)
@@ -113,16 +104,14 @@ def test_rows_of_an_official_code_have_the_training_of_that_code() -> None:
 def test_fedglp_adp_compares_its_noise_with_that_at_epsilon_6_of_the_same_accountant() -> None:
     """Equation 11 is about one noise at two budgets; a fixed multiplier is the paper's, whose
     accountant is Renyi's."""
-    asked = set()
-    for name in NAMES:
-        if (
-            name.startswith("fedglp_adp") and name != "fedglp_adp_table6"
-        ):  # that one measures seconds, in three rounds
-            cells = [row.cell for row in rows_of(name) if row.cell.method == "fedglp_adp"]
-            asked |= {
-                (cell.privacy, cell.training.rounds, cell.hyperparameters["sigma_0"])
-                for cell in cells
-            }
+    # That one measures seconds, in three rounds.
+    names = {name for name in NAMES if name.startswith("fedglp_adp")} - {"fedglp_adp_table6"}
+    cells = [row.cell for name in names for row in rows_of(name)]
+    asked = {
+        (cell.privacy, cell.training.rounds, cell.hyperparameters["sigma_0"])
+        for cell in cells
+        if cell.method == "fedglp_adp"
+    }
     assert {rounds for _, rounds, _ in asked} == {20, 40}
     for privacy, rounds, sigma_0 in asked:
         accountant = "rdp" if privacy.epsilon is None else privacy.accountant
