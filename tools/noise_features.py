@@ -64,12 +64,12 @@ def extractor(norm: Callable[[int], nn.Module], deviation: float, seed: int) -> 
 def features(network: nn.Module, *images: Tensor) -> list[Tensor]:
     """Return the features ``[N, 64]`` of training and test images, with BatchNorm's averages over
     the training images."""
-    for layer in network.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            layer.reset_running_stats()
+    averaging = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+    for layer in averaging:
+        layer.reset_running_stats()
     with torch.no_grad():
         network.train()
-        for batch in torch.split(images[0], BATCH):
+        for batch in torch.split(images[0], BATCH) if averaging else ():
             network(batch)
         network.eval()
         return [torch.cat([network(batch) for batch in torch.split(x, BATCH)]) for x in images]

@@ -23,6 +23,12 @@ NAMES = list(REGISTRIES)
 PRINTED = yaml.safe_load((STUDIES / "paper_results.yaml").read_text())["results"]
 
 
+def of_parts(registry: dict) -> list[dict]:
+    """Return the options of a registry's studies and of its surrogate."""
+    parts = [*registry.get("studies", {}).values(), registry.get("surrogate", {"options": []})]
+    return [option for part in parts for option in part["options"]]
+
+
 def table_of(title: str) -> list[list[str]]:
     """Return the cells of the table below a heading of docs/reproduction.md."""
     page = (ROOT / "docs/reproduction.md").read_text()
@@ -41,8 +47,7 @@ def test_the_studies_of_readings_are_what_these_make():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_of_a_reading_has_a_source_and_every_reading_both_controls(name):
     registry = REGISTRIES[name]
-    studies = registry.get("studies", {}).values()
-    options = [*registry.get("options", []), *(one for part in studies for one in part["options"])]
+    options = [*registry.get("options", []), *of_parts(registry)]
     assert {option["agree"] for option in options} <= {"both", "paper", "code", "differ", "ours"}
     assert all(option["source"] for option in [*options, *registry["untried"]])
     for repository in registry["code"].values():
@@ -58,8 +63,7 @@ def test_every_value_of_a_reading_has_a_source_and_every_reading_both_controls(n
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_value_of_a_code_names_a_file_and_a_line(name):
-    studies = REGISTRIES[name].get("studies", {}).values()
-    for option in (one for part in studies for one in part["options"]):
+    for option in of_parts(REGISTRIES[name]):
         if option["agree"] == "code":
             assert re.search(r"[\w/]+\.py:\d+", option["source"]), option
 
@@ -195,6 +199,23 @@ def test_every_verdict_on_the_page_follows_from_committed_results_by_the_rule(na
         for method in reading.get("not_run", {}):
             assert next(page)[::5] == [method, f"not run: {reading['not_run'][method]}"]
     assert next(page, None) is None
+
+
+def test_the_round_of_the_best_validation_accuracy_is_reported_whatever_its_test_accuracy(tmp_path):
+    (tmp_path / "rounds.csv").write_text(
+        "normalisation,noise,round,validation,test\n"
+        "GroupNorm,0.02,0,20.0,31.0\n"
+        "GroupNorm,0.02,1,22.0,18.0\n"
+        "GroupNorm,0.02,2,22.0,35.0\n"
+        "GroupNorm,0.02,3,10.0,40.0\n"
+        "GroupNorm,0.0,0,20.0,31.0\n"
+        "GroupNorm,0.0,1,25.0,33.0\n"
+    )
+    (tmp_path / "whole.csv").write_text("classes,printed\n5,53.92\n10,41.06\n10,41.06\n")
+    surrogate = {"results": "whole", "rounds": "rounds", "rounds_at": 10}
+    assert list(readings.best_validation(surrogate, tmp_path)) == [
+        ("GroupNorm", "18.0 (round 1) / 40.0", "33.0 (round 1) / 33.0", "41.06")
+    ]
 
 
 def test_the_page_of_reproduction_is_what_the_committed_files_make(tmp_path):

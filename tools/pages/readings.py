@@ -37,6 +37,10 @@ SURROGATE = (
     *("normalisation", "s", "with the noise, 15 / 150 epochs (seeds)"),
     *("noise zero", "printed (CENTAUR)"),
 )
+BEST_VALIDATION = (
+    *("normalisation", "with the noise: best validation round / last round"),
+    *("noise zero", "printed (CENTAUR)"),
+)
 Registry = dict[str, Any]
 Series = dict[str, list[list[float]]]
 """Row -> of each seed, the accuracies after its rounds."""
@@ -173,6 +177,8 @@ def page(studies: Path, folder: Path) -> Iterator[str]:
         if "surrogate" in registry:
             file = folder / CONTROLS / f"{registry['surrogate']['results']}.csv"
             yield _table(SURROGATE, surrogate(file))
+            yield f"By CENTAUR's rule, s = {registry['surrogate']['rounds_at']}:"
+            yield _table(BEST_VALIDATION, best_validation(registry["surrogate"], folder / CONTROLS))
         yield wording.escaped(f"Next: {registry['next']}.")
     if rows := sorted(not_run(studies, folder).items()):
         yield "## Loads, not run"
@@ -197,6 +203,19 @@ def surrogate(file: Path) -> Iterator[tuple[str, ...]]:
             means = part[["after_15", "after_150"]].mean()
             cells.append(" / ".join(f"{mean:.1f}" for mean in means) + f" ({len(part)})")
         yield str(norm), str(classes), *cells, f"{rows['printed'].iloc[0]:g}"
+
+
+def best_validation(registry: Registry, folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield test accuracies in the round of the best validation accuracy and in the last round."""
+    found = pd.read_csv(folder / f"{registry['rounds']}.csv")
+    printed = pd.read_csv(folder / f"{registry['results']}.csv").groupby("classes")["printed"]
+    for norm, rows in found.groupby("normalisation", sort=False):
+        cells = []
+        for part in (rows[rows["noise"] > 0], rows[rows["noise"] == 0]):
+            best = part.loc[part["validation"].idxmax()]
+            last = part["test"].iloc[-1]
+            cells.append(f"{best['test']:.1f} (round {best['round']:.0f}) / {last:.1f}")
+        yield str(norm), *cells, f"{printed.first()[registry['rounds_at']]:g}"
 
 
 def not_run(studies: Path, folder: Path) -> dict[str, dict[str, float]]:
