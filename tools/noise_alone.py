@@ -5,14 +5,11 @@
 
 For every DP-FedAvg row of these studies a network starts as the run does and gets the noise of each
 round on every parameter, N(0, (sigma C / (q M))^2). It is tested on all test rows as the released
-model is: after every round where the study does so, otherwise after the last. No client trains. A
-study without DP-FedAvg is one of DP-FedSim, whose published noise is the same. A second data set is
-a second command, whose rows are put below.
+model is: after every round where the study does so, otherwise after the last. No client trains.
 """
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,37 +28,25 @@ SEEDS = (0, 1)
 BATCH = 500
 
 
-def deviation(cell: cells.Cell, arrays: datasets.Arrays, seed: int) -> float:
-    """Return the standard deviation of a round's noise on every parameter."""
-    split = partition.make(arrays, cell.partition, seed)
-    plan = plans.plan_of(cell, np.array([len(rows) for rows in split.train])).plan
-    assert plan.clip_norm is not None  # for mypy: both methods clip
-    return plan.multiplier * plan.clip_norm / plan.expected_cohort
-
-
-def scores(
-    cell: cells.Cell, arrays: datasets.Arrays, seed: int, deviation: float
-) -> Iterator[float]:
+def scores(cell: cells.Cell, arrays: datasets.Arrays, seed: int) -> Iterator[float]:
     """Yield the accuracy after each round that is tested, in percent."""
+    split = partition.make(arrays, cell.partition, seed)
+    sizes = np.array([len(rows) for rows in split.train])
+    plan = plans.plan_of(cell, sizes).plan
+    assert plan.clip_norm is not None  # for mypy: DP-FedAvg clips
+    deviation = plan.multiplier * plan.clip_norm / plan.expected_cohort
     images = torch.from_numpy(datasets.normalise(arrays.test_images, arrays.mean, arrays.std))
     labels = torch.from_numpy(arrays.test_labels.astype(np.int64))
     network = networks.build(cell.model, tuple(images.shape[1:]), int(labels.max()) + 1)
     start = torch.Generator().manual_seed(seeds.seed_for(seed, "init"))
     noise = torch.Generator().manual_seed(seeds.seed_for(seed, "noise alone"))
     params = network.init(start)
-    for left in reversed(range(cell.training.rounds)):
+    for left in reversed(range(plan.rounds)):
         for value in params.values():
             value += deviation * torch.randn(value.shape, generator=noise)
         if left == 0 or cell.training.evaluate_every:
             outputs = [network.apply(params, part) for part in torch.split(images, BATCH)]
             yield 100 * float((torch.cat(outputs).argmax(1) == labels).double().mean())
-
-
-def rows_of(name: str) -> Iterator[tuple[str, cells.Cell]]:
-    """Yield each variant of the study's DP-FedAvg, or without one of its DP-FedSim, and a cell."""
-    rows = load_study(name).rows
-    method = min({row.cell.method for row in rows} & {"dp_fedavg", "dp_fedsim"})
-    yield from {row.variant: row.cell for row in rows if row.cell.method == method}.items()
 
 
 @torch.no_grad()
@@ -71,15 +56,12 @@ def main() -> None:
     arrays = datasets.load_arrays(Path(sys.argv[1]))
     print("study,variant,seed,last,best")
     for name in sys.argv[2:]:
-        known: dict[tuple[str, int, float], list[float]] = {}
-        for (variant, cell), seed in itertools.product(rows_of(name), SEEDS):
-            noise = deviation(cell, arrays, seed)
-            key = str(cell.model), seed, noise
-            if key not in known:
-                known[key] = list(scores(cell, arrays, seed, noise))
-            found = known[key]
-            best = f"{max(found):.2f}" if len(found) > 1 else ""
-            print(f"{name},{variant},{seed},{found[-1]:.2f},{best}", flush=True)
+        rows = [row for row in load_study(name).rows if row.cell.method == "dp_fedavg"]
+        for variant, cell in {row.variant: row.cell for row in rows}.items():
+            for seed in SEEDS:
+                found = list(scores(cell, arrays, seed))
+                best = f"{max(found):.2f}" if len(found) > 1 else ""
+                print(f"{name},{variant},{seed},{found[-1]:.2f},{best}", flush=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from scipy import stats
 import malformed
 from pages import readings, reproduction, verdict_rule
 from pages.verdict_rule import NO_POWER, NOT_REPRODUCED, REPRODUCED, TOGETHER
+from pflpipe.study.load import load_study
+from pflpipe.study.plans import plan_of
 
 ROOT = malformed.ROOT
 STUDIES, FOLDER = ROOT / "studies", ROOT / "docs/reproduction"
@@ -92,6 +94,22 @@ def test_controls_without_a_signal_are_those_of_the_committed_file(place, study,
     assert reading["round"] == round_
     found = " and ".join(f"{float(value):.1f}" for value in rows[round_])
     assert reading["controls"]["zero_signal"]["found"].startswith(f"noise alone {found} for")
+
+
+def test_rows_to_which_a_control_without_a_signal_is_applied_have_its_noise():
+    def noises(study: str, method: str) -> set[float]:
+        cells = [row.cell for row in load_study(study, STUDIES).rows if row.cell.method == method]
+        plans = [
+            plan_of(cell, np.full(100, 500)).plan
+            for cell in cells
+            if cell.departures and cell.partition.clients == 100
+        ]
+        return {plan.multiplier * plan.clip_norm / plan.expected_cohort for plan in plans}
+
+    (noise,) = noises("dp_fedsim_readings", "dp_fedavg")
+    for method in ("dp_fedsam", "dp_fedsim"):
+        assert noises("dp_fedsim_readings", method) == {noise}
+    assert noises("dp_fedsim_readings_table2", "dp_fedsim") == {noise}
 
 
 RULE = {
