@@ -147,7 +147,7 @@ def test_the_page_has_printed_and_honest_numbers_and_is_made_of_the_committed_fi
     assert "| – paper | (49.75) |" in lines
     assert "Why: the multiplier is not printed." in lines
     assert "[Its study](../studies/good.yaml)" in text
-    assert "[Its record](reproduction/good.json)" in text
+    assert "[its record](reproduction/good.json)" in text
     assert "not explained:" not in text
 
 
