@@ -212,7 +212,7 @@ def best_validation(registry: Registry, folder: Path) -> Iterator[tuple[str, ...
     for norm, rows in found.groupby("normalisation", sort=False):
         cells = []
         for part in (rows[rows["noise"] > 0], rows[rows["noise"] == 0]):
-            best = part.loc[part["validation"].idxmax()]
+            best = part.iloc[int(part["validation"].argmax())]
             last = part["test"].iloc[-1]
             cells.append(f"{best['test']:.1f} (round {best['round']:.0f}) / {last:.1f}")
         yield str(norm), *cells, f"{printed.first()[registry['rounds_at']]:g}"
