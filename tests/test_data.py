@@ -633,7 +633,7 @@ BAD_INSIDE = {  # what a header cannot tell
 }
 
 
-def is_refused(folder: Path, words: str) -> None:
+def assert_refused(folder: Path, words: str) -> None:
     """Hold that own.npz is refused in one line, before any job and in the job."""
     for attempt in (describe, lambda *a: prepare(*a, folder, folder / "out.npz")):
         with pytest.raises(DataError, match=words) as caught:
@@ -647,7 +647,7 @@ def is_refused(folder: Path, words: str) -> None:
 def test_bad_arrays_are_refused_before_any_job_and_in_the_job(case, tmp_path):
     changes, words = BAD[case]
     np.savez(tmp_path / "own.npz", **own(**changes))
-    is_refused(tmp_path, words)
+    assert_refused(tmp_path, words)
 
 
 @pytest.mark.parametrize("case", BAD_INSIDE)
@@ -667,7 +667,7 @@ def test_features_and_pictures_are_not_mixed():
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 torn"])
 def test_what_is_not_an_npz_is_named(content, tmp_path):
     (tmp_path / "own.npz").write_bytes(content)
-    is_refused(tmp_path, r"own\.npz cannot be read")
+    assert_refused(tmp_path, r"own\.npz cannot be read")
 
 
 def test_a_torn_npz_is_named(tmp_path):
@@ -714,7 +714,7 @@ def test_an_unfinished_data_file_is_not_taken_for_a_finished_one(tmp_path):
 @pytest.mark.parametrize("key", ["train_images", "train_labels", "test_users", "classes"])
 def test_pickled_objects_are_refused_and_never_loaded(key, tmp_path):
     np.savez(tmp_path / "own.npz", **own() | {key: bomb(tmp_path)})
-    is_refused(tmp_path, f"{key}; got 'an array of Python objects")
+    assert_refused(tmp_path, f"{key}; got 'an array of Python objects")
     assert not (tmp_path / "exploded").exists()
 
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -60,24 +59,30 @@ def install(checkout: Path, *words: str) -> tuple[int, str]:
     return run.returncode, notes.read_text() if notes.exists() else ""
 
 
-def installed(checkout: Path, *words: str, order: Sequence[str] = ()) -> str:
-    """What `make install`, or another target, asked of python, some of it in this order."""
+def installed(checkout: Path, *words: str) -> str:
+    """What `make install`, or another target, asked of python."""
     code, asked = install(checkout, *words)
     assert code == 0
-    assert sorted(order, key=asked.index) == [*order]
     return asked
+
+
+def are_in_order(asked: str, *words: str) -> bool:
+    """Whether python was asked for all of these, in this order."""
+    return sorted(words, key=asked.index) == [*words]
 
 
 def test_install_happens_once(checkout):
     order = ("-m venv", "-r requirements.lock", "--no-deps", "pip check")
-    asked = installed(checkout, order=order)
+    asked = installed(checkout)
+    assert are_in_order(asked, *order)
     assert asked.count("-r requirements.lock") == 1
     assert install(checkout) == (0, "")
 
 
 def test_what_uv_does_not_find_pip_installs_with_its_own_configuration(checkout):
     (checkout / "no-uv").touch()
-    installed(checkout, order=("uv pip install", "python -m pip install --quiet -r req"))
+    asked = installed(checkout)
+    assert are_in_order(asked, "uv pip install", "python -m pip install --quiet -r req")
 
 
 def test_without_a_gpu_torch_comes_without_its_libraries_if_it_can_be_had_so(checkout):
@@ -97,8 +102,8 @@ def test_without_cpu_wheels_the_libraries_come_too_unless_pip_is_to_find_others(
 ):
     (checkout / "requirements.lock").write_text("numpy==2\n")
     (checkout / "no-cpu-wheels").touch()
-    order = ("--torch-backend cpu", then, "--no-deps")
-    installed(checkout, "install", f"CPU={cpu}", order=order)
+    asked = installed(checkout, "install", f"CPU={cpu}")
+    assert are_in_order(asked, "--torch-backend cpu", then, "--no-deps")
 
 
 def test_what_is_locked_without_gpu_libraries_names_none(checkout):
@@ -142,7 +147,7 @@ def test_the_peers_have_an_environment_of_their_own_that_is_made_once(checkout):
     (checkout / "no-network").unlink()
     order = ("-m venv .venv-peers", "-r tools/benchmarks/peers/requirements.lock", "pip check")
     benchmark = "bench_peers.py --peers-python .venv-peers/bin/python"
-    installed(checkout, "bench-peers", order=(*order, benchmark))
+    assert are_in_order(installed(checkout, "bench-peers"), *order, benchmark)
     again = installed(checkout, "bench-peers")
     assert len(again.splitlines()) == 1, "only the benchmark runs again"
 

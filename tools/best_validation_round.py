@@ -17,6 +17,7 @@ control is the same program with noise zero.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,20 +28,19 @@ import torch
 from torch import Tensor, nn
 
 from noise_features import (
-    BATCH,
     CLIENTS,
     CLIP,
-    DECAY,
-    MOMENTUM,
     NORMS,
-    RATE,
     ROUNDS,
+    accuracy,
     extractor,
     features,
+    inputs,
+    multiplier,
+    trained,
 )
 from pflpipe import cells
 from pflpipe.data import datasets, partition
-from pflpipe.privacy import accounting
 
 NORM, CLASSES, VALIDATION, EPOCHS, TESTED, SEED = "GroupNorm", 10, 0.1, 15, 3, 0
 
@@ -57,17 +57,10 @@ class Client:
     def step(self, train: Tensor, *others: Tensor) -> tuple[float, float]:
         """Train the head on its features of the training rows; return its accuracies on those of
         validation and test rows, in percent."""
-        solver = torch.optim.SGD(self.head.parameters(), RATE, MOMENTUM, weight_decay=DECAY)
-        for _ in range(EPOCHS):
-            for rows in torch.split(torch.randperm(len(train)), BATCH):
-                solver.zero_grad()
-                loss = nn.functional.cross_entropy(self.head(train[rows]), self.labels[0][rows])
-                torch.autograd.backward(loss)
-                solver.step()
-        validation, test = (
-            100 * float((self.head(x).argmax(1) == truth).double().mean())
-            for x, truth in zip(others, self.labels[1:], strict=True)
-        )
+        for _ in itertools.islice(trained(self.head, train, self.labels[0]), EPOCHS):
+            pass
+        pairs = zip(others, self.labels[1:], strict=True)
+        validation, test = (accuracy(self.head, x, truth) for x, truth in pairs)
         return validation, test
 
 
@@ -78,17 +71,13 @@ def make_clients(arrays: datasets.Arrays) -> list[Client]:
     )
     split = partition.make(arrays, kind, SEED)
 
-    def images(values: np.ndarray) -> Tensor:
-        scaled = datasets.normalise(values, arrays.mean, arrays.std)
-        return torch.from_numpy(scaled).permute(0, 3, 1, 2)
-
     def client(train: np.ndarray, validation: np.ndarray, test: np.ndarray) -> Client:
         own = [
             (arrays.train_images[rows], arrays.train_labels[rows]) for rows in (train, validation)
         ]
         own.append((arrays.test_images[test], arrays.test_labels[test]))
         labels = [torch.from_numpy(truth.astype(np.int64)) for _, truth in own]
-        return Client([images(values) for values, _ in own], labels, nn.Linear(64, 10))
+        return Client([inputs(arrays, values) for values, _ in own], labels, nn.Linear(64, 10))
 
     parts = zip(split.train[:TESTED], split.validation, split.test, strict=False)
     return [client(*rows) for rows in parts]
@@ -114,12 +103,8 @@ def main(file: Path) -> None:
     """Print a row for each round, with and without noise."""
     torch.set_num_threads(1)
     arrays = datasets.load_arrays(file)
-    privacy = cells.Privacy(
-        mechanism="gaussian", epsilon=1.0, delta=1e-5, clip_norm=CLIP, accountant="rdp"
-    )
-    plan = accounting.make_plan(privacy, rounds=ROUNDS, sample_rate=1.0, clients=CLIENTS)
     print("normalisation,noise,round,validation,test")
-    for noise in (plan.multiplier * CLIP / CLIENTS, 0.0):
+    for noise in (multiplier() * CLIP / CLIENTS, 0.0):
         network = extractor(NORMS[NORM], 0.0, SEED)
         for number, (validation, test) in enumerate(rounds(network, make_clients(arrays), noise)):
             print(f"{NORM},{noise:.4f},{number},{validation:.2f},{test:.2f}", flush=True)

@@ -20,7 +20,7 @@ import functools
 import itertools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -75,20 +75,46 @@ def features(network: nn.Module, *images: Tensor) -> list[Tensor]:
         return [torch.cat([network(batch) for batch in torch.split(x, BATCH)]) for x in images]
 
 
-def accuracies(train: Tensor, test: Tensor, labels: Tensor, truth: Tensor) -> list[float]:
-    """Return the accuracy of a head on ``test`` after each of ``EPOCHS``, in percent."""
-    head = nn.Linear(train.shape[1], 10)
+def trained(head: nn.Linear, x: Tensor, labels: Tensor) -> Iterator[None]:
+    """Train a head on features ``[N, 64]``; yield after each epoch, for ever."""
     solver = torch.optim.SGD(head.parameters(), RATE, MOMENTUM, weight_decay=DECAY)
-    found = []
-    for epoch in range(1, max(EPOCHS) + 1):
-        for rows in torch.split(torch.randperm(len(train)), BATCH):
+    while True:
+        for rows in torch.split(torch.randperm(len(x)), BATCH):
             solver.zero_grad()
-            loss = nn.functional.cross_entropy(head(train[rows]), labels[rows])
+            loss = nn.functional.cross_entropy(head(x[rows]), labels[rows])
             torch.autograd.backward(loss)
             solver.step()
+        yield
+
+
+def accuracy(head: nn.Linear, x: Tensor, labels: Tensor) -> float:
+    """Return the accuracy of a head on these features, in percent."""
+    return 100 * float((head(x).argmax(1) == labels).double().mean())
+
+
+def accuracies(train: Tensor, test: Tensor, labels: Tensor, truth: Tensor) -> list[float]:
+    """Return the accuracy of a head on ``test`` after each of ``EPOCHS``, in percent."""
+    head, found = nn.Linear(train.shape[1], 10), []
+    epochs = zip(range(1, max(EPOCHS) + 1), trained(head, train, labels), strict=False)
+    for epoch, _ in epochs:
         if epoch in EPOCHS:
-            found.append(100 * float((head(test).argmax(1) == truth).double().mean()))
+            found.append(accuracy(head, test, truth))
     return found
+
+
+def multiplier() -> float:
+    """Return the noise multiplier of the printed settings."""
+    privacy = cells.Privacy(
+        mechanism="gaussian", epsilon=1.0, delta=1e-5, clip_norm=CLIP, accountant="rdp"
+    )
+    plan = accounting.make_plan(privacy, rounds=ROUNDS, sample_rate=1.0, clients=CLIENTS)
+    return plan.multiplier
+
+
+def inputs(arrays: datasets.Arrays, images: np.ndarray) -> Tensor:
+    """Return pictures as the extractor takes them, ``[N, 3, 32, 32]``."""
+    scaled = datasets.normalise(images, arrays.mean, arrays.std)
+    return torch.from_numpy(scaled).permute(0, 3, 1, 2)
 
 
 def main(file: Path) -> None:
@@ -96,16 +122,8 @@ def main(file: Path) -> None:
     noise."""
     torch.set_num_threads(1)
     arrays = datasets.load_arrays(file)
-    privacy = cells.Privacy(
-        mechanism="gaussian", epsilon=1.0, delta=1e-5, clip_norm=CLIP, accountant="rdp"
-    )
-    plan = accounting.make_plan(privacy, rounds=ROUNDS, sample_rate=1.0, clients=CLIENTS)
-    deviation = math.sqrt(ROUNDS) * plan.multiplier * CLIP / CLIENTS
+    deviation = math.sqrt(ROUNDS) * multiplier() * CLIP / CLIENTS
     print("normalisation,classes,seed,noise,after_15,after_150,printed")
-
-    def inputs(images: np.ndarray) -> Tensor:
-        scaled = datasets.normalise(images, arrays.mean, arrays.std)
-        return torch.from_numpy(scaled).permute(0, 3, 1, 2)
 
     for (name, norm), (classes, printed), seed, noise in itertools.product(
         NORMS.items(), PRINTED.items(), SEEDS, (deviation, 0.0)
@@ -116,7 +134,10 @@ def main(file: Path) -> None:
         split = partition.make(arrays, kind, seed)
         network, found = extractor(norm, noise, seed), []
         for own, tests in zip(split.train[:TESTED], split.test[:TESTED], strict=True):
-            images = inputs(arrays.train_images[own]), inputs(arrays.test_images[tests])
+            images = [
+                inputs(arrays, arrays.train_images[own]),
+                inputs(arrays, arrays.test_images[tests]),
+            ]
             labels, truth = arrays.train_labels[own], arrays.test_labels[tests]
             answers = (torch.from_numpy(value.astype(np.int64)) for value in (labels, truth))
             found.append(accuracies(*features(network, *images), *answers))

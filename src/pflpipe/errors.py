@@ -143,11 +143,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun if number == 1 else plural}"
 
 
-def capitalised(text: str) -> str:
-    """Return a text with a capital letter, for the start of a sentence."""
-    return text[:1].upper() + text[1:]
-
-
 def nearest(key: str, known: Iterable[str]) -> str:
     """Return ``"did you mean 'x'?"`` for the nearest known name, or a list of all known names.
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import pandas as pd
 
 from pflpipe.code.dependencies import PLACEBO
-from pflpipe.errors import capitalised
 from pflpipe.methods import registry
 from pflpipe.report import cards, comparison, verdicts
 from pflpipe.report.comparison import ALONE, Group, by_budget, largest, of_claim
@@ -228,6 +227,11 @@ def _few(labels: Sequence[str]) -> str:
 def are(labels: Sequence[str]) -> str:
     """Return the verb of a sentence about these lines."""
     return "is" if len(labels) == 1 else "are"
+
+
+def capitalised(text: str) -> str:
+    """Return a text with a capital letter, for the start of a sentence."""
+    return text[:1].upper() + text[1:]
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -12,10 +12,11 @@ from functools import partial
 import pandas as pd
 
 from pflpipe.code.dependencies import WITHOUT_DEPARTURES
-from pflpipe.errors import capitalised, counted
+from pflpipe.errors import counted
 from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, MAIN, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table
+from pflpipe.report.sentences import capitalised
 from pflpipe.study import settings
 from pflpipe.study.metric_columns import MetricColumn
 from pflpipe.study.settings import NO_PRIVACY, Setting, layout, round_up

@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
-from pflpipe.errors import capitalised
 from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import style
 from pflpipe.report.figures.source import Panel, Source
+from pflpipe.report.sentences import capitalised
 
 BEST = 3
 """Number of certified or unreviewed methods that are emphasised by default."""

@@ -11,12 +11,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from pflpipe.code.dependencies import CLAIMS
-from pflpipe.errors import capitalised
 from pflpipe.methods import registry
 from pflpipe.report import comparison
 from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import rows, style
 from pflpipe.report.figures.source import Source
+from pflpipe.report.sentences import capitalised
 from pflpipe.report.statistics import ALPHA, MIN_SEEDS, against, paired, rank_intervals
 from pflpipe.study.settings import layout
 
