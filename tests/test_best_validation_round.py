@@ -58,9 +58,12 @@ def test_without_noise_all_rounds_see_the_same_extractor_and_heads_go_on_learnin
     assert loss(client.head) < loss(once.head), "three rounds train the head three times"
 
 
-def test_validation_rows_decide_and_test_rows_are_those_that_are_reported(client):
-    client.labels[1][:] = 3
-    client.labels[2][:] = 4
+def test_each_part_of_the_rows_is_scored_with_its_own_labels(client):
+    """The head answers 3 for the images of validation rows and 4 for those of test rows."""
+    client.images[1][:], client.images[2][:] = 1.0, -1.0
+    client.labels[1][:], client.labels[2][:] = 3, 4
+    client.labels[2][:10] = 5
     with torch.no_grad():
-        client.head.bias.copy_(torch.tensor([0.0] * 3 + [1e6] + [0.0] * 6))
-    assert client.step(*client.images) == (100.0, 0.0)
+        client.head.weight.zero_()
+        client.head.weight[3], client.head.weight[4] = 1e6, -1e6
+    assert client.step(*client.images) == (100.0, 50.0)

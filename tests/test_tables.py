@@ -260,6 +260,12 @@ def test_a_private_run_that_did_something_else_than_its_plan_is_no_row(study, tr
             tidy(study, tree)  # without privacy nothing is counted
 
 
+def test_the_sentences_of_a_caption_begin_with_a_capital_letter(study, frame):
+    caption = summarise(study, frame).caption
+    assert not re.findall(r"(?:^|\. )[a-z]\w*", caption)
+    assert ". Accuracy " in caption
+
+
 def test_hyperparameters_let_a_row_be_reproduced(frame):
     text = frame[frame["method"] == "feddpa"]["hyperparameters"].iloc[0]
     optimizer = '"lr": 0.5, "momentum": 0.0, "optimizer": "sgd"'
