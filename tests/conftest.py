@@ -67,6 +67,60 @@ def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return ran
 
 
+@pytest.fixture(scope="module")
+def study():
+    """A made-up study (fake_results.py), where a module has none of its own."""
+    import fake_results
+
+    return fake_results.study()
+
+
+@pytest.fixture(scope="module")
+def results(study, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The made-up results of that study."""
+    import fake_results
+
+    return fake_results.write(study, tmp_path_factory.mktemp("tree"))
+
+
+@pytest.fixture(scope="module")
+def frame(study, results: Path):
+    """Their tidy table."""
+    from pflpipe.report import tidy
+
+    return tidy.tidy(study, results)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the test goes on."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def good(here: Path) -> Path:
+    """The folder of a good project (malformed.py), in which the test goes on."""
+    import malformed
+
+    malformed.write_good(here)
+    return here
+
+
+@pytest.fixture
+def load(good: Path):
+    """Return a function that writes the good study with some words changed and loads it."""
+    import malformed
+    from pflpipe.study.load import load_outline, load_study
+
+    def load(**words: object):
+        malformed.write(good / "studies/good.yaml", malformed.STUDY | words)
+        outline = load_outline("good")
+        return outline.everything if outline.search else load_study("good")
+
+    return load
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the files first that take longest: at the end one worker alone would be left with them.
     The tests of a file stay together, as they share what is made for them."""
