@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -14,18 +13,13 @@ import pytest
 
 import fake_results
 import malformed
-import tabled
 from pflpipe.cells import Privacy
-from pflpipe.errors import ConfigError
 from pflpipe.report import paper_table
 from pflpipe.report.render_table import Table, latex, markdown
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import tidy
-from pflpipe.study import layouts
-from pflpipe.study.load import load_study
+from pflpipe.study import documents, layouts
 from pflpipe.study.study_spec import Chosen, PaperLayout, Row, Study
-
-TABLES = tabled.table("test_paper_table")
 
 FEDDPA = "FedDPA & co_1 (50%)"
 OFFICIAL = f"{FEDDPA} (official code) [nominal]"
@@ -35,28 +29,13 @@ LAYOUT = PaperLayout(
 )
 
 
-def with_variants(study: Study) -> Study:
-    """The same study, its FedDPA of the official code an entry with a label."""
-    rows = [
-        replace(row, variant="official code" if row.cell.official_code else "")
-        for row in study.rows
-    ]
-    return replace(study, rows=tuple(rows), layout=LAYOUT)
-
-
 @pytest.fixture(scope="module")
 def study() -> Study:
-    return with_variants(fake_results.study())
-
-
-@pytest.fixture(scope="module")
-def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fake_results.write(study, tmp_path_factory.mktemp("tree"))
-
-
-@pytest.fixture(scope="module")
-def frame(study: Study, results: Path) -> pd.DataFrame:
-    return tidy(study, results)
+    """A study whose FedDPA of the official code is an entry with a label."""
+    plain = fake_results.study()
+    labels = ["official code" if row.cell.official_code else "" for row in plain.rows]
+    rows = map(lambda row, label: replace(row, variant=label), plain.rows, labels)
+    return replace(plain, rows=tuple(rows), layout=LAYOUT)
 
 
 @pytest.fixture
@@ -76,9 +55,7 @@ def of(frame: pd.DataFrame, method: str, epsilon: float | None = None) -> pd.Ser
     return (frame["method"] == method) & at
 
 
-def only(
-    study: Study, frame: pd.DataFrame, keep: Callable[[Row], bool]
-) -> tuple[Study, pd.DataFrame]:
+def only(study: Study, frame: pd.DataFrame, keep: Callable) -> tuple[Study, pd.DataFrame]:
     """The study and its frame with some of their rows."""
     kept = [bool(keep(row)) for row in study.rows]
     rows = tuple(itertools.compress(study.rows, kept))
@@ -89,12 +66,11 @@ def texts(table: Table) -> dict[str, tuple[str, ...]]:
     """Every line of the table by the name of its method and its own label."""
     found: dict[str, tuple[str, ...]] = {}
     method = ""
-    for section in table.sections:
-        for name, *entries in section:
-            method = method if name.text.startswith("– ") else name.text
-            key = method if name.text == method else f"{method} {name.text}"
-            assert key not in found
-            found[key] = tuple(f"**{one.text}**" if one.bold else one.text for one in entries)
+    for name, *entries in itertools.chain(*table.sections):
+        method = method if name.text.startswith("– ") else name.text
+        key = method if name.text == method else f"{method} {name.text}"
+        assert key not in found
+        found[key] = tuple(f"**{one.text}**" if one.bold else one.text for one in entries)
     return found
 
 
@@ -204,12 +180,10 @@ def test_rows_of_another_claim_or_budget_win_nothing_from_each_other(study, made
     assert shown(study, made)[OFFICIAL] == ("80.0 ± 1.0",) * 2
     few, some = only(study, made, is_private)
     assert shown(few, some, columns=("dataset",))[FEDDPA] == ("**63.0 ± 1.0 ↑3.0**",)
-    fixed = Privacy("gaussian", None, 1.0, 0.001, 0.5)
-    rows = tuple(
-        replace(row, cell=replace(row.cell, privacy=fixed)) if row.cell.method == "feddpa" else row
-        for row in few.rows
-    )
-    found = shown(replace(few, rows=rows), some, columns=("dataset",))
+    fixed = {"feddpa": Privacy("gaussian", None, 1.0, 0.001, 0.5)}
+    budgets = [fixed.get(cell.method, cell.privacy) for cell in few.cells]
+    cells = map(lambda cell, budget: replace(cell, privacy=budget), few.cells, budgets)
+    found = shown(replace(few, rows=tuple(map(Row, cells))), some, columns=("dataset",))
     assert found[FEDDPA] == ("63.0 ± 1.0",)
 
 
@@ -226,11 +200,6 @@ def test_lines_that_the_seeds_do_not_tell_apart_are_not_bold_and_gain_nothing(st
     found = shown(study, made)
     assert found["DP-FedAvg"] == ("62.0 ± 1.0",) * 2
     assert found[FEDDPA] == ("63.0 ± 1.0",) * 2
-
-
-def test_nothing_is_bold_with_two_seeds(study, made):
-    found = shown(*only(study, made, lambda row: row.cell.seed < 2))
-    assert not any("**" in text or "↑" in text for line in found.values() for text in line)
 
 
 def test_a_diverged_run_is_marked_with_its_round(study, made):
@@ -276,8 +245,6 @@ def test_seconds_and_megabytes_per_round_are_best_when_least(study, made):
 
 @pytest.mark.slow
 def test_every_quantity_that_the_schema_allows_can_be_shown(study, made):
-    from pflpipe.study import documents
-
     allowed = documents.schema()["$defs"]["layout"]["properties"]["metric"]["enum"]
     assert set(allowed) == set(paper_table.QUANTITIES)
     for metric in allowed:
@@ -323,27 +290,13 @@ def test_the_tex_table_is_escaped_and_balanced(study, made):
 # ---------------------------------------------------------------- the block
 
 
-@pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    malformed.write_good(tmp_path)
-    monkeypatch.chdir(tmp_path)
-
-    def load(**words: Any) -> Study:
-        malformed.write(tmp_path / "studies/good.yaml", malformed.STUDY | words)
-        return load_study("good")
-
-    return load
-
-
-ROWS = {"dp_fedavg": "DP-FedAvg", "feddpa": "FedDPA"}
-BLOCK = {"columns": ["dataset"], "metric": "personal_own", "rows": ROWS}
-
-
 def test_a_study_says_its_layout(load):
-    columns = ["privacy.epsilon"]
-    study = load(axes={"privacy.epsilon": [2, 8]}, layout=BLOCK | {"columns": columns})
+    rows = {"dp_fedavg": "DP-FedAvg", "feddpa": "FedDPA"}
+    block = {"columns": ["privacy.epsilon"], "metric": "personal_own", "rows": rows}
+    study = load(axes={"privacy.epsilon": [2, 8]}, layout=block)
     layout = study.layout
-    assert (layout.columns, layout.metric, layout.names) == (tuple(columns), "personal_own", ROWS)
+    assert layout.columns == ("privacy.epsilon",)
+    assert (layout.metric, layout.names) == ("personal_own", rows)
     grid = layouts.grid(layout, study.rows)
     assert grid.header == (("target ε = 2",), ("target ε = 8",))
     for line in grid.lines:
@@ -359,17 +312,3 @@ def test_the_paper_block_gives_names_and_metric_to_the_layout(load):
     assert study.layout.metric == malformed.PAPER["metric"]
     assert study.layout.names == malformed.PAPER["methods"]
     assert study.layout.source == "FedDPA, Table 2"
-
-
-@pytest.mark.parametrize(("change", "words"), TABLES["a layout that cannot be filled is refused"])
-def test_a_layout_that_cannot_be_filled_is_refused_in_one_line(load, change, words):
-    block = {key: value for key, value in (BLOCK | change).items() if value is not None}
-    with pytest.raises(ConfigError, match=words) as error:
-        load(axes={"privacy.epsilon": [2, 8]}, layout=block)
-    assert "\n" not in str(error.value)
-
-
-def test_a_layout_of_conditions_that_no_run_has_is_refused(load):
-    layout = BLOCK | {"columns": ["privacy.epsilon"], "rows": {"fedavg": "x"}}
-    with pytest.raises(ConfigError, match="conditions that apply to a run"):
-        load(methods=[{"name": "fedavg"}], layout=layout)
