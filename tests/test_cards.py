@@ -1,9 +1,10 @@
 """What the site and the terminal say of methods and of a study's words is all there, and true."""
 
 import ast
-import importlib.util
+import contextlib
 import json
 import re
+import runpy
 import shutil
 import textwrap
 import types
@@ -60,11 +61,11 @@ def test_a_card_claims_what_a_run_of_each_profile_would(name):
     versions = {"`profile: strict`": ("strict", False), "`profile: paper`": ("paper", False)}
     if about.official_departures:
         versions["`profile: paper` with `official_code: true`"] = ("paper", True)
-    claims = card.partition("**Claim**\n\n")[2].partition("\n\n")[0].splitlines()
-    of = [claim.partition(": **")[0].removeprefix("- ").split(" and ") for claim in claims]
+    claims = card.partition("**Claim**\n\n")[2].partition("\n\n")[0]
+    of = re.findall(r"^- (.*?): (\*\*.*)$", claims, re.M)
     for words, version in versions.items():
         found = registry.departures(name, *version)
-        (own,) = (claim for claim, named in zip(claims, of, strict=True) if words in named)
+        (own,) = (claim for named, claim in of if words in named.split(" and "))
         assert ("**certified**" in own) == (not found)
         assert all(f"`{departure}`: " in own for departure in found)
 
@@ -89,12 +90,11 @@ def test_a_client_that_keeps_nothing_by_its_card_has_no_state(name):
     assert (line == "- It keeps: nothing") == keeps_nothing
 
 
-def refuses(name: str, model: cells.Model) -> bool:
-    try:
-        registry.check_model(name, model)
-    except ConfigError:
-        return True
-    return False
+def refuses(name: str, *model: object, **more: object) -> bool:
+    with contextlib.suppress(ConfigError):
+        registry.check_model(name, cells.Model(*model, **more))
+        return False
+    return True
 
 
 def test_a_card_refuses_the_networks_that_a_study_cannot_have():
@@ -104,12 +104,12 @@ def test_a_card_refuses_the_networks_that_a_study_cannot_have():
         plain = "- a network without normalisation layers" in refused
         fitted = "- a network whose layers do not fit its hyper-parameters" in refused
         others = "- a network other than `embedding`" in refused
-        assert refuses(name, cells.Model("cnn_cifar")) == (plain or others)
+        assert refuses(name, "cnn_cifar") == (plain or others)
         headless = bare or plain or others or name.startswith("appfl")
-        assert refuses(name, cells.Model("mlp", ())) == headless
+        assert refuses(name, "mlp", ()) == headless
         assert fitted == (name in ("appfl", "appfl_steps", "fedala"))
-        assert refuses(name, cells.Model("resnet20")) == others
-        assert refuses(name, cells.Model("embedding", (8,), items=5)) == plain
+        assert refuses(name, "resnet20") == others
+        assert refuses(name, "embedding", (8,), items=5) == plain
 
 
 def test_what_is_cited_is_bibtex_of_methods_that_there_are():
@@ -150,18 +150,13 @@ def test_a_method_that_there_is_not_has_none():
         cards.card("feddpaa")
 
 
-PAGES = {"notebook.md": "notebook.ipynb"}
-
-
-def hook(page: str) -> str:
-    """A page as the site has it."""
-    spec = importlib.util.spec_from_file_location("rendered", DOCS / "rendered.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    source = DOCS / PAGES.get(page, page)
-    file = types.SimpleNamespace(src_uri=page, abs_src_path=str(source))
+def hook(page: str, source: str = "") -> str:
+    """A page as the site has it, made of a source of that name or of another."""
+    path = DOCS / (source or page)
+    file = types.SimpleNamespace(src_uri=page, abs_src_path=str(path))
     of_site = types.SimpleNamespace(file=file, meta={})
-    return module.on_page_markdown(source.read_text(encoding="utf-8"), page=of_site)
+    rendered = runpy.run_path(str(DOCS / "rendered.py"))["on_page_markdown"]
+    return rendered(path.read_text(encoding="utf-8"), page=of_site)
 
 
 def test_the_site_is_built_with_the_hook():
@@ -183,7 +178,7 @@ def test_formulas_of_the_page_are_typeset_and_names_in_code_are_not():
 
 
 def test_the_page_of_the_notebook_has_its_cells_and_the_outputs_that_are_stored_in_it():
-    page = hook("notebook.md")
+    page = hook("notebook.md", "notebook.ipynb")
     cells = json.loads((DOCS / "notebook.ipynb").read_text(encoding="utf-8"))["cells"]
     for cell in cells:
         assert "".join(cell["source"]) in page

@@ -48,8 +48,7 @@ def test_a_run_that_was_trained_otherwise_has_a_sentence_of_its_own(made, progra
 
 
 def test_cells_that_share_a_run_count_its_seconds_once(tmp_path):
-    methods = ("dp_fedavg", "dp_fedavg_fb")
-    study = fake_results.study(methods=methods, seeds=(0,), epsilons=(2.0,))
+    study = fake_results.study(methods=("dp_fedavg", "dp_fedavg_fb"), seeds=(0,), epsilons=(2.0,))
     assert len({registry.run_id(cell) for cell in study.cells}) == 1
     results = fake_results.write(study, tmp_path)
     sentence = measured_on.of_study(study, tidy(study, results), results)

@@ -82,9 +82,8 @@ def test_nafld_has_one_row_a_day_and_kind_of_people_with_enough_of_them(tmp_path
 
 
 @pytest.mark.parametrize(("name", "width"), [("randhie", 20), ("rwm5yr", 9)])
-def test_a_year_is_a_row_in_public_units_without_what_was_used_in_it(
-    name, width, tmp_path, monkeypatch
-):
+def test_a_year_is_a_row_without_what_was_used_in_it(name, width, tmp_path, monkeypatch):
+    """In public units."""
     root = laid_out(tmp_path / "in", wheel(TABLES[name]), monkeypatch)
     raw = downloads.read_original(name, root, tmp_path, may_download=False)
     assert raw["train_images"].dtype == np.float32

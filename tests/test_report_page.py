@@ -18,7 +18,7 @@ from pflpipe.auditing import cases
 from pflpipe.errors import DataError
 from pflpipe.report import audit_table, ledger_page, report_page, sentences
 from pflpipe.report.tables import write_study
-from pflpipe.study.study_spec import Drawing, Study
+from pflpipe.study.study_spec import Drawing, Row, Study
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ROOT / "workflow" / "report"
@@ -28,9 +28,8 @@ QUESTION = "Who wins & why? <b>Not bold</b>"
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    made = fake_results.study(methods=("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!"))
     figures = (Drawing("privacy_utility", "privacy_utility"),)
-    return replace(made, description=QUESTION, figures=figures)
+    return replace(fake_results.study(), description=QUESTION, figures=figures)
 
 
 @pytest.fixture(scope="module")
@@ -42,15 +41,11 @@ def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     drawn = folder / "figures/tiny/privacy_utility.png"
     drawn.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (2010, 900), "#dddddd").save(drawn)
-    write(study, folder)
+    template, target = PAGES / "report.html", folder / "report.html"
+    report_page.write([study], folder, ROOT, SETTINGS, template, target)
     table = folder / "tables" / "tiny.csv"
     ledger_page.write([table], folder, PAGES / "ledger.html", folder / "ledger.html")
     return folder
-
-
-def write(study: Study, results: Path) -> None:
-    template, target = PAGES / "report.html", results / "report.html"
-    report_page.write([study], results, ROOT, SETTINGS, template, target)
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +81,11 @@ def test_the_report_asks_answers_and_shows(text, study, results):
     table = part(text, "table-tiny")
     assert table.count("<tr>") == 1 + 8
     assert '<td class="w nominal">2 (nominal; honest ∞ at δ=0.001)</td>' in table
-    notes = items(table)
-    assert any(note.startswith("Certified ε = 2") for note in notes)
+    assert any(note.startswith("Certified ε = 2") for note in items(table))
     assert re.findall(r'width="(\d+)"', part(text, "figures-tiny")) == ["643"]  # 6.7 inches
 
 
-def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_again(
-    text, study, results
-):
+def test_the_report_says_what_is_true_and_covered_and_how_to_make_it_again(text, study, results):
     frame = ledger_page.read(results / "tables" / "tiny.csv")
     audited = audit_table.table(results, cases.of_rows(study.cells))
     for term, words in ledger_page.summary(frame, audited):
@@ -113,12 +105,12 @@ def test_the_report_says_what_is_true_what_is_not_covered_and_how_to_make_it_aga
 
 @pytest.mark.slow
 def test_a_panel_of_conditions_has_sentences_of_its_own(study, tmp_path):
-    few = [row for row in study.rows if row.cell.method in ("local_only", "dp_fedavg")]
-    rows = []
-    for alpha, row in itertools.product((0.1, 1.0), few):
-        divided = replace(row.cell.partition, alpha=alpha)
-        rows.append(replace(row, cell=replace(row.cell, partition=divided)))
-    wide = replace(study, rows=tuple(rows))
+    few = [cell for cell in study.cells if cell.method in ("local_only", "dp_fedavg")]
+    cells = [
+        replace(cell, partition=replace(cell.partition, alpha=alpha))
+        for alpha, cell in itertools.product((0.1, 1.0), few)
+    ]
+    wide = replace(study, rows=tuple(map(Row, cells)))
     folder = fake_results.write(wide, tmp_path)
     write_study(wide, folder, folder / "tables" / "tiny.csv")
     said = list(sentences.of_study(wide, ledger_page.read(folder / "tables" / "tiny.csv")))
