@@ -19,7 +19,7 @@ import pytest
 
 import tabled
 import warm
-from called import works
+from called import called, works
 from pflpipe import program
 from pflpipe.pipeline import forks
 from pflpipe.pipeline.project import Project
@@ -62,14 +62,10 @@ def script(tmp_path: Path) -> Path:
     return tmp_path / "script.py"
 
 
-def run(
-    python: str, script: Path, *words: str, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    command = [python, str(script), *words]
-    clean = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    return subprocess.run(
-        command, capture_output=True, text=True, env=clean | environment, cwd=script.parent
-    )
+def run(python: str, script: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    how = {"capture_output": True, "text": True, "env": environment | more, "cwd": script.parent}
+    return subprocess.run([python, str(script), *words], **how)
 
 
 def test_a_script_finds_what_was_imported_for_it(python, script):
@@ -80,12 +76,7 @@ def test_a_script_finds_what_was_imported_for_it(python, script):
 
 def test_words_folder_environment_output_and_path_are_those_of_python(python, script):
     (script.parent / "beside.py").write_text("VALUE = 7")
-    script.write_text(
-        "import beside, json, os, sys\n"
-        "found = [sys.argv, os.getcwd(), os.environ['GIVEN'], __name__, beside.VALUE]\n"
-        "print(json.dumps([*found, sys.stdin.read()]))\n"
-        "print('to the log', file=sys.stderr)\n"
-    )
+    script.write_text(TABLES["SURROUNDED"])
     answers = [run(each, script, "a b", "--c", GIVEN="é") for each in (python, sys.executable)]
     assert [(answer.returncode, answer.stderr) for answer in answers] == [(0, "to the log\n")] * 2
     found, expected = (json.loads(answer.stdout) for answer in answers)
@@ -135,10 +126,7 @@ class Sleeping:
 @contextlib.contextmanager
 def sleeping(python: str, script: Path) -> Iterator[Sleeping]:
     os.mkfifo(script.with_name("go"))
-    script.write_text(
-        "import os, sys\nprint(os.getpid(), os.getppid(), flush=True)\n"
-        "sys.exit(len(open('go').read()))\n"
-    )
+    script.write_text(TABLES["WAITING"])
     command, pipe = [python, str(script)], subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, text=True, cwd=script.parent) as caller:
         found, process = map(int, caller.stdout.readline().split())
@@ -217,9 +205,7 @@ def test_a_script_outlives_the_parent_of_the_process_which_ends_and_leaves_nothi
 
 @pytest.mark.parametrize("words", [("-c", KNOWN), ("-m", "json.tool", "--help")])
 def test_what_is_no_script_is_left_to_python(python, words):
-    answer = subprocess.run([python, *words], capture_output=True, text=True)
-    assert answer.returncode == 0
-    assert answer.stdout.startswith(("False", "usage"))
+    assert called(python, *words).stdout.startswith(("False", "usage"))
 
 
 def test_a_script_that_has_several_threads_is_left_to_python(python, script):
@@ -245,10 +231,8 @@ def test_a_system_that_refuses_a_call_has_its_scripts_run(call, forked, answer, 
     script.write_text(KNOWN)
     address = forks.new_address()
     command = [warm.shim(folder / address.parent.name, address), str(script)]
-    words = [str(call), str(answer), SOURCE, str(address), str(folder), *command]
-    begin = [sys.executable, "-c", TABLES["REFUSED"], *words]
-    result = subprocess.run(begin, capture_output=True, text=True)
-    assert (result.returncode, result.stdout) == (0, forked), result.stderr
+    words = [str(call), str(answer), SOURCE, address, folder, *command]
+    assert called(sys.executable, "-c", TABLES["REFUSED"], *words).stdout == forked
 
 
 NOEXEC = 'mount -t tmpfs -o noexec none "$0" && TMPDIR="$0" exec "$@"'
@@ -265,9 +249,8 @@ def test_a_temporary_folder_that_is_mounted_noexec_has_its_scripts_run(folder, s
     command = [warm.shim(folder / "noexec", address), str(script)]
     then = f"import subprocess; subprocess.run({command!r})"
     begin = parent(address, folder).replace("sys.stdin.read()", then)
-    words = ["sh", "-c", NOEXEC, str(tmp_path / "tmp"), sys.executable, "-c", begin]
-    result = subprocess.run(["unshare", "--mount", *words], capture_output=True, text=True)
-    assert result.stdout == "started\nTrue\n", result.stderr
+    words = ["sh", "-c", NOEXEC, tmp_path / "tmp", sys.executable, "-c", begin]
+    assert called("unshare", "--mount", *words).stdout == "started\nTrue\n"
 
 
 def test_what_is_imported_for_scripts_can_be_imported():

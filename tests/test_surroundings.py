@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tabled
 from called import called
 from surroundings import MADE, ROOT
 
@@ -19,8 +20,7 @@ def test_a_test_begins_in_a_checkout_without_results(checkout: Path) -> None:
 
 
 def test_what_is_made_is_what_git_ignores_apart_from_environments_and_caches() -> None:
-    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
-    assert set(MADE) < ignored
+    assert set(MADE) < {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
 
 
 @pytest.mark.parametrize("name", MADE)
@@ -39,24 +39,12 @@ def test_to_enter_the_folder_of_the_project_ends_a_test(monkeypatch: pytest.Monk
     (ROOT / "README.md").read_text()
 
 
-TELLING = """
-import os
-from pathlib import Path
-
-def test_it(checkout):
-    told = [os.environ.get(name) for name in ("MLFLOW_TRACKING_URI", "SNAKEMAKE_PROFILE", "RANK")]
-    Path({told!r}).write_text(repr((told, os.environ["OMP_NUM_THREADS"])))
-"""
-
-
 @pytest.mark.slow
-def test_no_variable_of_the_users_reaches_a_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_variable_of_the_users_reaches_a_test(tmp_path, monkeypatch):
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
     shutil.copy(ROOT / "tests/conftest.py", tmp_path)
-    told = tmp_path / "told"
-    (tmp_path / "test_it.py").write_text(TELLING.format(told=str(told)))
+    telling, told = tabled.table("test_surroundings")["TELLING"], tmp_path / "told"
+    (tmp_path / "test_it.py").write_text(telling.format(told=str(told)))
     words = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path))
     path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
     variables = {"MLFLOW_TRACKING_URI": "x", "SNAKEMAKE_PROFILE": "y", "OMP_NUM_THREADS": "7"}
