@@ -101,7 +101,7 @@ def test_pflpipe_figures_draws_an_attack_from_finished_results_as_wide_as_the_st
     fake_attacks.write(study, tmp_path)
     monkeypatch.setattr(load, "load_study", lambda name, results: study)
     arguments = cli._parser().parse_args(["figures", "tiny", "--results", str(tmp_path)])
-    (line,) = arguments.run(arguments)
+    (line,) = cli._called(arguments)
     assert line == f"{tmp_path}/figures/tiny/one_run.png, .svg, .pdf"
     found = {file.suffix for file in (tmp_path / "figures/tiny").glob("one_run.*")}
     assert found == {".png", ".svg", ".pdf", ".csv"}

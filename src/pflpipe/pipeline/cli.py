@@ -1,40 +1,38 @@
 """The console script ``pflpipe``. Heavy imports wait until a command needs them.
 
-A command returns the lines that it prints.
+A command is a function that returns the lines that it prints. Its signature and its docstring are
+its command line: parameters before the star are words, those behind it options, and a first
+sentence and ``Args`` are the help.
 """
 
 import argparse
 import dataclasses
+import inspect
+import re
 import shlex
 import shutil
 import sys
+import typing
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NewType, NoReturn
 
 from pflpipe._version import __version__
 from pflpipe.errors import ConfigError, PflpipeError, check_known
 from pflpipe.program import Parser, options_of, run_script
 
-Command = Callable[[argparse.Namespace], Iterable[str]]
-SHELLS = ("bash", "zsh", "fish", "tcsh")
+if typing.TYPE_CHECKING:
+    from pflpipe.study.config import Config
+
+Command = Callable[..., Iterable[str]]
+Study = NewType("Study", str)
+Table = NewType("Table", str)
+Method = NewType("Method", str)
+Dataset = NewType("Dataset", str)
+"""Names that shells complete (completion.py)."""
+Shell = Literal["bash", "zsh", "fish", "tcsh"]
+SHELLS: tuple[str, ...] = typing.get_args(Shell)
 INSTALL = "pip install 'pflpipe[all]'"
-GROUPS = {
-    "from rows to a verdict": ("run", "quickstart", "ui", "report", "status"),
-    "a study of your own": ("init", "data", "methods", "studies", "validate", "plan", "cost"),
-    "its results": ("figures", "compare", "rank", "track", "flower"),
-    "is the ε true?": ("audit", "certificate", "verify"),
-    "your shell": ("completion",),
-}
-"""Heading -> commands, in the map of ``--help``."""
-EXAMPLES = (
-    "run patients.csv --user patient --label risk --epsilon 2,8",
-    "plan my_study",
-    "compare my_study:fedrep my_study:dp_fedavg",
-    "audit my_release.py:release --clients 10 --noise-multiplier 1 --delta 1e-5",
-    "completion bash",
-)
-"""One for each group."""
 
 
 def main() -> NoReturn:
@@ -52,11 +50,7 @@ def main() -> NoReturn:
             what = f"{chosen.prog}: unknown {'option' if name.startswith('-') else 'argument'}"
             check_known(name.partition("=")[0], options_of(chosen), what)
         try:
-            if "config" in arguments:
-                from pflpipe.study import config
-
-                arguments.settings = config.load(arguments.config)
-            for line in arguments.run(arguments):
+            for line in _called(arguments):
                 # A terminal may know only ASCII.
                 print(line.encode(encoding, "replace").decode(encoding), flush=True)
         except ModuleNotFoundError as error:
@@ -67,6 +61,18 @@ def main() -> NoReturn:
     run_script(command)
 
 
+def _called(arguments: argparse.Namespace) -> Iterable[str]:
+    """Call the command with its arguments and the settings of its config.yaml."""
+    given = dict(vars(arguments))
+    command: Command = given.pop("function")
+    del given["command"]
+    if "config" in given:
+        from pflpipe.study import config
+
+        given["config"] = config.load(given["config"])
+    return command(**given)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="pflpipe",
@@ -74,97 +80,15 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=_Map,
     )
     parser.add_argument("--version", action="version", version=f"pflpipe {__version__}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def add(run: Command, help: str, *, config: bool = True) -> argparse.ArgumentParser:
-        command = commands.add_parser(run.__name__.strip("_"), help=help, description=help)
-        command.set_defaults(run=run)
-        if config:
-            command.add_argument("--config", default="config.yaml", help="default: %(default)s")
-        return command
-
-    run = add(_run, "from a table of people, or a study, to a verdict", config=False)
-    _add_study(run, "what", complete="tables", help="a table (.csv, .tsv, .parquet), or a study")
-    run.add_argument("--user", default="", help="column that says whose row it is")
-    run.add_argument("--label", default="", help="column of what is predicted")
-    run.add_argument("--epsilon", default="2,8", help="budgets; default: %(default)s")
-    minutes = "until no more seeds are added; default: %(default)s"
-    run.add_argument("--minutes", type=float, default=3.0, help=minutes)
-    run.add_argument("--name", default="", help="of the study; default: that of the file")
-    run.add_argument("--yes", action="store_true", help="ask nothing")
-    run.add_argument("--verbose", action="store_true", help="show Snakemake's lines")
-    run.add_argument("--profile", default="", help="of Snakemake, such as profiles/slurm")
-    add(_quickstart, "the default study, in any folder, to a verdict", config=False)
-    init = add(_init, "write a new study: studies/<STUDY>.yaml, with comments", config=False)
-    init.add_argument("study", nargs="?", help="its name: letters, digits and _")
-    instead = "write a release for pflpipe audit instead: <STUDY>.py, by default my_release.py"
-    init.add_argument("--audit", action="store_true", help=instead)
-    validate = add(
-        _validate, "check config.yaml, its studies and the headers of its data; start no job"
-    )
-    instead = "a study to check instead of those of config.yaml"
-    _add_study(validate, nargs="*", help=instead)
-    data = add(_data, "read a data set and show what is in it; start no job")
-    known = "one of config.yaml, or one that pflpipe knows"
-    _add_study(data, "name", complete="datasets", help=known)
-    listed = "list the methods and their hyper-parameters, or print the cards of some"
-    methods = add(_methods, listed, config=False)
-    card = "print its card: formulas, claims, citation"
-    _add_study(methods, "name", complete="methods", nargs="*", help=card)
-    add(_studies, "list the studies by purpose, with runs and estimated training time")
-    _add_study(add(_plan, "forecast a study's noise and cost; start no job"))
-    cost = add(_cost, "estimate a study's CPU time and disk; start no job")
-    _add_study(cost)
-    ways = "for each way to submit it to SLURM"
-    cost.add_argument("--cluster", action="store_true", help=ways)
-    rank = add(
-        _rank, "rank a study's hyper-parameter sets by validation accuracy, or its search's metric"
-    )
-    _add_study(rank)
-    every_set = "all sets instead of the five best of each method"
-    rank.add_argument("--all", action="store_true", help=every_set)
-    figures = add(
-        _figures, "draw a study's figures from finished results; start no job", config=False
-    )
-    _add_study(figures)
-    figures.add_argument("name", nargs="*", help="a figure of the study; default: all")
-    figures.add_argument("--results", type=Path, default=Path("results"), help="%(default)s")
-    figures.add_argument("--data", type=Path, default=Path("data"), help="%(default)s")
-    figures.add_argument("--out", type=Path, help="default: RESULTS/figures/STUDY")
-    figures.add_argument(
-        "--bare", action="store_true", help="without heading and note, which become a .txt"
-    )
-    shown = "write the verdict page of a study from finished results, and print its five lines"
-    _add_study(add(_report, shown))
-    live = "show the verdict page of a study in a browser, live while it trains"
-    ui = add(_ui, live)
-    _add_study(ui)
-    ui.add_argument("--port", type=int, default=8000, help="of this machine; default: %(default)s")
-    add(_status, "show the progress of the running workflow")
-    _add_study(add(_track, "export a study's finished runs to MLflow"))
-    compare = add(_compare, "compare two studies or two methods, with paired differences")
-    for side in ("A", "B"):
-        _add_study(compare, side, help="a study or a table's .csv, with :METHOD for one method")
-    compare.add_argument("--metric", default="personal_own", help="default: %(default)s")
-    flower = add(_flower, "write a Flower app of one run, which trains it on other machines")
-    _add_study(flower)
-    flower.add_argument("name", metavar="RUN", help="id of the run, a folder in results/runs")
-    flower.add_argument("--nodes", type=int, default=3, help="default: %(default)s")
-    flower.add_argument("--out", type=Path, help="default: flower/RUN")
-    certificate = add(_certificate, "write the certificate of a study beside its table")
-    _add_study(certificate)
-    verify = add(_verify, "check a certificate; exit code 1 if something is refuted", config=False)
-    verify.add_argument("file", type=Path)
-    against = "also against the plans, runs, audits and searches of this folder"
-    verify.add_argument("--results", type=Path, metavar="DIR", help=against)
-    pins = "folder of data sets, with --results; default: %(default)s"
-    verify.add_argument("--data", type=Path, default=Path("data"), help=pins)
-    _add_claim(add(_audit, "attack a release of your own; exit code 1: refuted", config=False))
-    completion = add(
-        _completion, "print a completion script for a shell (docs/cli.md)", config=False
-    )
-    completion.add_argument("shell", choices=SHELLS)
-    parser.epilog = "\n".join(_map(_commands(parser)))
+    added = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    lines = []
+    for heading, (example, commands) in GROUPS.items():
+        lines.append(f"{heading}:")
+        for function in commands:
+            command = _add(added, function)
+            lines.append(f"  {command.prog.split()[-1]:12} {command.description}")
+        lines.append(f"    pflpipe {example}")
+    parser.epilog = "\n".join(lines)
     return parser
 
 
@@ -182,67 +106,95 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
     return commands.choices
 
 
-def _map(commands: dict[str, argparse.ArgumentParser]) -> Iterator[str]:
-    """Yield the commands in groups, with an example each."""
-    for (heading, names), example in zip(GROUPS.items(), EXAMPLES, strict=True):
-        yield f"{heading}:"
-        yield from (f"  {name:12} {commands[name].description}" for name in names)
-        yield f"    pflpipe {example}"
-
-
-def _add_study(
-    parser: argparse.ArgumentParser,
-    name: str = "study",
-    complete: str = "studies",
-    **options: Any,
-) -> None:
-    """Add an argument that names a study, or what else shells complete (``_completion``)."""
-    parser.add_argument(name, **options).complete = complete  # type: ignore[attr-defined]
-
-
-def _add_claim(parser: argparse.ArgumentParser) -> None:
-    """Add the release and the options of ``Claim``."""
+def _add(commands: Any, function: Command) -> argparse.ArgumentParser:
+    """Add the command line of a function."""
     from pflpipe import options
-    from pflpipe.auditing.claim import Claim
+
+    about, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
+    texts = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", rest, re.M))
+    about = f"{about[0].lower()}{about[1:]}".removesuffix(".")
+    name = function.__name__.strip("_")
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
+    parser.set_defaults(function=function)
+    signature = inspect.signature(function)
+    for item in options.of_signature(signature).values():
+        kind = signature.parameters[item.name].kind
+        if item.name == "config":
+            parser.add_argument("--config", default="config.yaml", help="default: %(default)s")
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            from pflpipe.auditing.claim import Claim
+
+            of_claim = options.texts(Claim)
+            for field in options.declared(Claim).values():
+                _add_argument(parser, field, of_claim[field.name], is_word=False)
+        else:
+            text = " ".join(texts.get(item.name, "").split()).removesuffix(".")
+            is_word = kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+            _add_argument(parser, item, text, is_word=is_word)
+    return parser
+
+
+def _add_argument(parser: argparse.ArgumentParser, item: Any, text: str, *, is_word: bool) -> None:
+    """Add an argument or an option; ``_completion`` reads which kind of names it takes."""
     from pflpipe.json_records import type_of
 
-    parser.add_argument("release", metavar="FILE.py:NAME", help="a function or a class")
-    texts = options.texts(Claim)
-    for name, item in options.declared(Claim).items():
-        required = item.default is dataclasses.MISSING
-        default = "" if required or item.default is None else f"; default: {item.default}"
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=type_of(item.type)[0],
-            choices=item.option.choices or None,
-            required=required,
-            default=argparse.SUPPRESS,
-            help=texts[name] + default,
-        )
-    effort = "estimate of what each level of the attack may take; default: %(default)s"
-    parser.add_argument("--seconds", type=float, default=60.0, help=effort)
-    parser.add_argument("--fields", action="store_true", help="print all fields of its row")
+    kind, inner, _ = type_of(item.type)
+    required = item.default in (dataclasses.MISSING, inspect.Parameter.empty)
+    how: dict[str, Any] = {"type": inner or kind, "choices": item.option.choices or None}
+    if kind is bool:
+        how = {"action": "store_true"}
+    elif kind is tuple:
+        how["nargs"] = "*"
+    elif is_word and not required:
+        how["nargs"] = "?"
+    if not required:
+        how["default"] = item.default
+        if item.default not in (None, False, "", ()):
+            text = "; ".join(filter(None, [text, "default: %(default)s"]))
+    if not is_word:
+        how["required"] = required
+    name = item.name if is_word else f"--{item.name.replace('_', '-')}"
+    action = parser.add_argument(name, help=text, **how)
+    action.names = (inner or kind).__name__  # type: ignore[attr-defined]
 
 
-def _run(arguments: argparse.Namespace) -> Iterator[str]:
+# ---------------------------------------------------------------- from rows to a verdict
+
+
+def _run(
+    what: Table,
+    *,
+    user: str = "",
+    label: str = "",
+    epsilon: str = "2,8",
+    minutes: float = 3.0,
+    name: str = "",
+    yes: bool = False,
+    verbose: bool = False,
+    profile: str = "",
+) -> Iterator[str]:
+    """From a table of people, or a study, to a verdict.
+
+    Args:
+        what: a table (.csv, .tsv, .parquet), or a study
+        user: column that says whose row it is
+        label: column of what is predicted
+        epsilon: budgets
+        minutes: until no more seeds are added
+        name: of the study; default: that of the file
+        yes: ask nothing
+        verbose: show Snakemake's lines
+        profile: of Snakemake, such as profiles/slurm
+    """
     from pflpipe.pipeline import run
 
-    asked = not arguments.yes and sys.stdin.isatty()
-    wish = run.Wish(
-        arguments.what,
-        arguments.user,
-        arguments.label,
-        arguments.epsilon,
-        arguments.minutes,
-        arguments.name,
-        arguments.profile,
-        run.typed if asked else None,
-        arguments.verbose,
-    )
+    ask = run.typed if not yes and sys.stdin.isatty() else None
+    wish = run.Wish(what, user, label, epsilon, minutes, name, profile, ask, verbose)
     return run.lines(wish)
 
 
-def _quickstart(arguments: argparse.Namespace) -> Iterator[str]:
+def _quickstart() -> Iterator[str]:
+    """The default study, in any folder, to a verdict."""
     from pflpipe.files import write_text
     from pflpipe.pipeline import project, run
 
@@ -253,21 +205,58 @@ def _quickstart(arguments: argparse.Namespace) -> Iterator[str]:
     yield from run.lines(run.Wish("quickstart"))
 
 
-def _init(arguments: argparse.Namespace) -> list[str]:
+def _ui(study: Study, *, port: int = 8000, config: "Config") -> Iterator[str]:
+    """Show the verdict page of a study in a browser, live while it trains.
+
+    Args:
+        port: of this machine
+    """
+    from pflpipe.pipeline import ui
+
+    return ui.lines(study, port, config)
+
+
+def _report(study: Study, *, config: "Config") -> Iterator[str]:
+    """Write the verdict page of a study from finished results, and print its five lines."""
+    from pflpipe.pipeline import run, run_summary
+    from pflpipe.study import load
+
+    outline, results = load.load_outline(study), config.results_dir
+    page = run.write_page(outline, results)
+    yield from run_summary.of_study(outline, results)
+    yield f"the verdict page: {page}"
+
+
+def _status(*, config: "Config") -> list[str]:
+    """Show the progress of the running workflow."""
+    from pflpipe.pipeline import status
+
+    return list(status.lines(config))
+
+
+# ---------------------------------------------------------------- a study of your own
+
+
+def _init(study: str | None = None, *, audit: bool = False) -> Iterator[str]:
+    """Write a new study: studies/<STUDY>.yaml, with comments.
+
+    Args:
+        study: its name: letters, digits and _
+        audit: write a release for pflpipe audit instead: <STUDY>.py, by default my_release.py
+    """
     from pflpipe.study import init
 
-    if arguments.audit:
-        file = init.write_release(arguments.study or "my_release")
+    if audit:
+        file = init.write_release(study or "my_release")
         options = "--clients 10 --noise-multiplier 1 --delta 1e-5"
-        return [f"{file}: written", f"next: {_typed('pflpipe')} audit {file}:release {options}"]
-    if arguments.study is None:
+        yield f"{file}: written"
+        yield f"next: {_typed('pflpipe')} audit {file}:release {options}"
+        return
+    if study is None:
         raise ConfigError("init", got="no name", expected="a name for the study")
-    files = init.write(arguments.study)
-    return [
-        *(f"{file}: written" for file in files),
-        f"next: {_typed('pflpipe')} validate {arguments.study}",
-        f"then: {_typed('pflpipe')} run {arguments.study}",
-    ]
+    yield from (f"{file}: written" for file in init.write(study))
+    yield f"next: {_typed('pflpipe')} validate {study}"
+    yield f"then: {_typed('pflpipe')} run {study}"
 
 
 def _typed(program: str) -> str:
@@ -280,39 +269,36 @@ def _typed(program: str) -> str:
     return shlex.quote(str(here))
 
 
-def _validate(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import catalog, forecast
-    from pflpipe.study.check import unused_data, validate
+def _data(name: Dataset, *, config: "Config") -> Iterator[str]:
+    """Read a data set and show what is in it; start no job.
 
-    outlines = validate(arguments.settings, arguments.study)
-    lines, header = [], catalog.headers(arguments.settings)
-    for name, outline in outlines.items():
-        lines += [f"{name}: {outline}: ok", *forecast.hopeless(outline, header)]
-    if not arguments.study:
-        lines += unused_data(arguments.settings, outlines.values())
-    return lines
-
-
-def _data(arguments: argparse.Namespace) -> Iterator[str]:
+    Args:
+        name: one of config.yaml, or one that pflpipe knows
+    """
     from pflpipe.study import contents
 
-    return contents.lines(arguments.name, arguments.settings)
+    return contents.lines(name, config)
 
 
-def _methods(arguments: argparse.Namespace) -> list[str]:
+def _methods(name: tuple[Method, ...] = ()) -> Iterator[str]:
+    """List the methods and their hyper-parameters, or print the cards of some.
+
+    Args:
+        name: print its card: formulas, claims, citation
+    """
     from pflpipe.code.dependencies import claim_of
     from pflpipe.methods import registry, row_code
 
-    if arguments.name:
+    if name:
         from pflpipe.report import cards
 
-        return ["\n\n".join(map(cards.card, arguments.name))]
-    lines = []
-    for name, source in registry.listed():
-        entry = registry.info(name, source)
+        yield "\n\n".join(map(cards.card, name))
+        return
+    for method, source in registry.listed():
+        entry = registry.info(method, source)
         about = entry.about
         origin = f", from {source}" if source else ""
-        lines.append(f"{name}: {about.title} ({about.paper}){origin}")
+        yield f"{method}: {about.title} ({about.paper}){origin}"
         paper = about.departures + about.paper_departures
         profiles = {"strict": about.departures, "paper": paper}
         if about.official_departures:
@@ -320,150 +306,226 @@ def _methods(arguments: argparse.Namespace) -> list[str]:
         for profile, names in profiles.items():
             claim = "none (no privacy asked)"
             if about.private:
-                claim = claim_of(about.mechanism, names, row_code.of_method(name, source))
+                claim = claim_of(about.mechanism, names, row_code.of_method(method, source))
             departures = f"; departures {', '.join(names)}" if names else ""
-            lines.append(f"    profile {profile}: claim {claim}{departures}")
+            yield f"    profile {profile}: claim {claim}{departures}"
         for key, parameter in entry.hyperparameters.items():
-            lines.append(f"    {key} = {parameter.default!r}")
-    return lines
+            yield f"    {key} = {parameter.default!r}"
 
 
-def _studies(arguments: argparse.Namespace) -> Iterable[str]:
+def _studies(*, config: "Config") -> Iterable[str]:
+    """List the studies by purpose, with runs and estimated training time."""
     from pflpipe.study import catalog
 
-    return catalog.lines(arguments.settings)
+    return catalog.lines(config)
 
 
-def _plan(arguments: argparse.Namespace) -> list[str]:
+def _validate(study: tuple[Study, ...] = (), *, config: "Config") -> Iterator[str]:
+    """Check config.yaml, its studies and the headers of its data; start no job.
+
+    Args:
+        study: a study to check instead of those of config.yaml
+    """
+    from pflpipe.study import catalog, forecast
+    from pflpipe.study.check import unused_data, validate
+
+    outlines, header = validate(config, study), catalog.headers(config)
+    for name, outline in outlines.items():
+        yield f"{name}: {outline}: ok"
+        yield from forecast.hopeless(outline, header)
+    if not study:
+        yield from unused_data(config, outlines.values())
+
+
+def _plan(study: Study, *, config: "Config") -> Iterator[str]:
+    """Forecast a study's noise and cost; start no job."""
     from pflpipe.study import forecast
 
-    found = forecast.forecast(arguments.study, settings=arguments.settings)
-    return list(forecast.lines(found))
+    return forecast.lines(forecast.forecast(study, settings=config))
 
 
-def _cost(arguments: argparse.Namespace) -> list[str]:
+def _cost(study: Study, *, cluster: bool = False, config: "Config") -> Iterator[str]:
+    """Estimate a study's CPU time and disk; start no job.
+
+    Args:
+        cluster: for each way to submit it to SLURM
+    """
     from pflpipe.study import cost
 
-    return list(cost.lines(arguments.study, arguments.settings, arguments.cluster))
+    return cost.lines(study, config, cluster)
 
 
-def _rank(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.study import load, ranking
-
-    outline = load.load_outline(arguments.study)
-    study = outline.search or outline.study()
-    results = arguments.settings.results_dir
-    lines: list[str] = []
-    # A private search publishes its choice, not the other trials.
-    if not outline.private_search:
-        scores = results / "scores" / study.name
-        lines += ranking.lines(study, scores, 0 if arguments.all else 5)
-    return lines + list(ranking.chosen(outline, load.chosen(outline, results)))
+# ---------------------------------------------------------------- its results
 
 
-def _figures(arguments: argparse.Namespace) -> list[str]:
+def _figures(
+    study: Study,
+    name: tuple[str, ...] = (),
+    *,
+    results: Path = Path("results"),
+    data: Path = Path("data"),
+    out: Path | None = None,
+    bare: bool = False,
+) -> Iterator[str]:
+    """Draw a study's figures from finished results; start no job.
+
+    Args:
+        name: a figure of the study; default: all
+        out: default: RESULTS/figures/STUDY
+        bare: without heading and note, which become a .txt
+    """
     from pflpipe.report.attacks import kinds as attacks
     from pflpipe.report.figures import kinds
     from pflpipe.study import figures
     from pflpipe.study.load import load_study
 
-    study = load_study(arguments.study, results=arguments.results)
-    folder = arguments.out or arguments.results / "figures" / study.name
-    drawings = [figures.find(study, name) for name in arguments.name] or study.figures
-    results, bare = arguments.results, arguments.bare
+    loaded = load_study(study, results=results)
+    folder = out or results / "figures" / study
+    drawings = [figures.find(loaded, one) for one in name] or loaded.figures
     for drawing in drawings:
         target = folder / f"{drawing.name}.png"
         if drawing.kind in figures.ATTACKS:
-            attacks.write(study, drawing, results, target, bare)
+            attacks.write(loaded, drawing, results, target, bare)
         else:
-            kinds.write(study, drawing, results, arguments.data, target, bare=bare)
-    kinds = ".png, .svg, .pdf" + ", .txt" * bare
-    return [f"{folder}/{drawing.name}{kinds}" for drawing in drawings]
+            kinds.write(loaded, drawing, results, data, target, bare=bare)
+        yield f"{folder}/{drawing.name}.png, .svg, .pdf" + ", .txt" * bare
 
 
-def _report(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.pipeline import run, run_summary
-    from pflpipe.study import load
+def _compare(A: Study, B: Study, *, metric: str = "personal_own", config: "Config") -> list[str]:
+    """Compare two studies or two methods, with paired differences.
 
-    outline, results = load.load_outline(arguments.study), arguments.settings.results_dir
-    page = run.write_page(outline, results)
-    return [*run_summary.of_study(outline, results), f"the verdict page: {page}"]
-
-
-def _ui(arguments: argparse.Namespace) -> Iterator[str]:
-    from pflpipe.pipeline import ui
-
-    return ui.lines(arguments.study, arguments.port, arguments.settings)
-
-
-def _status(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.pipeline import status
-
-    return list(status.lines(arguments.settings))
-
-
-def _track(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.pipeline import mlflow_export
-
-    return [mlflow_export.track(arguments.study, arguments.settings)]
-
-
-def _compare(arguments: argparse.Namespace) -> list[str]:
+    Args:
+        A: a study or a table's .csv, with :METHOD for one method
+        B: a study or a table's .csv, with :METHOD for one method
+    """
     from pflpipe.report import compare
 
-    results = arguments.settings.results_dir
-    return list(compare.lines(arguments.A, arguments.B, results, arguments.metric))
+    return list(compare.lines(A, B, config.results_dir, metric))
 
 
-def _flower(arguments: argparse.Namespace) -> Iterator[str]:
+def _rank(study: Study, *, all: bool = False, config: "Config") -> list[str]:
+    """Rank a study's hyper-parameter sets by validation accuracy, or its search's metric.
+
+    Args:
+        all: all sets instead of the five best of each method
+    """
+    from pflpipe.study import load, ranking
+
+    outline, results = load.load_outline(study), config.results_dir
+    ranked = outline.search or outline.study()
+    scores = results / "scores" / ranked.name
+    # A private search publishes its choice, not the other trials.
+    is_shown = not outline.private_search
+    lines = list(ranking.lines(ranked, scores, 0 if all else 5)) if is_shown else []
+    return [*lines, *ranking.chosen(outline, load.chosen(outline, results))]
+
+
+def _track(study: Study, *, config: "Config") -> Iterator[str]:
+    """Export a study's finished runs to MLflow."""
+    from pflpipe.pipeline import mlflow_export
+
+    yield mlflow_export.track(study, config)
+
+
+def _flower(
+    study: Study, RUN: str, *, nodes: int = 3, out: Path | None = None, config: "Config"
+) -> Iterator[str]:
+    """Write a Flower app of one run, which trains it on other machines.
+
+    Args:
+        RUN: id of the run, a folder in results/runs
+        out: default: flower/RUN
+    """
     from pflpipe.pipeline import flower
 
-    wish = arguments.study, arguments.name, arguments.nodes, arguments.out
-    return flower.lines(*wish, arguments.settings)
+    return flower.lines(study, RUN, nodes, out, config)
 
 
-def _certificate(arguments: argparse.Namespace) -> list[str]:
-    from pflpipe.pipeline import certificate
-    from pflpipe.study import load
-
-    settings = arguments.settings
-    study = load.load_study(arguments.study, results=settings.results_dir)
-    file = certificate.write(study, settings.results_dir, settings.data_dir)
-    return [f"{file}: written", f"next: {_typed('pflpipe')} verify {file}"]
+# ---------------------------------------------------------------- is the epsilon true?
 
 
-def _verify(arguments: argparse.Namespace) -> Iterator[str]:
-    from pflpipe.checking import verify
-    from pflpipe.pipeline import settled
+def _audit(
+    release: str, *, seconds: float = 60.0, fields: bool = False, **claim: Any
+) -> Iterator[str]:
+    """Attack a release of your own; exit code 1: refuted.
 
-    if arguments.results is None:
-        found = settled.findings(arguments.file)
-        yield from [*map(str, found), verify.unchecked()]
-    else:
-        from pflpipe.pipeline import evidence  # needs pandas and torch
-
-        found = evidence.findings(arguments.file, arguments.results, arguments.data)
-        yield from map(str, found)
-    settled.require_unrefuted(found, arguments.file)
-
-
-def _audit(arguments: argparse.Namespace) -> Iterator[str]:
+    Args:
+        release: a function or a class, FILE.py:NAME
+        seconds: estimate of what each level of the attack may take
+        fields: print all fields of its row
+    """
     from pflpipe.auditing.audit import audit
     from pflpipe.auditing.claim import Claim
     from pflpipe.code import user_files
 
-    names = (field.name for field in dataclasses.fields(Claim))
-    claim = Claim(**{name: vars(arguments)[name] for name in names if name in arguments})
-    release = user_files.load(arguments.release)
-    file, seconds = str(user_files.file_of(arguments.release)), arguments.seconds
-    audited = audit(release, claim, file=file, seconds=seconds)
-    yield str(audited) if arguments.fields else "\n".join(audited.said)
+    claimed, loaded = Claim(**claim), user_files.load(release)
+    file = str(user_files.file_of(release))
+    audited = audit(loaded, claimed, file=file, seconds=seconds)
+    yield str(audited) if fields else "\n".join(audited.said)
     if audited.verdict != "kept":
         sys.exit(1)
 
 
-def _completion(arguments: argparse.Namespace) -> list[str]:
+def _certificate(study: Study, *, config: "Config") -> Iterator[str]:
+    """Write the certificate of a study beside its table."""
+    from pflpipe.pipeline import certificate
+    from pflpipe.study.load import load_study
+
+    loaded = load_study(study, results=config.results_dir)
+    file = certificate.write(loaded, config.results_dir, config.data_dir)
+    yield f"{file}: written"
+    yield f"next: {_typed('pflpipe')} verify {file}"
+
+
+def _verify(file: Path, *, results: Path | None = None, data: Path = Path("data")) -> Iterator[str]:
+    """Check a certificate; exit code 1 if something is refuted.
+
+    Args:
+        results: also against the plans, runs, audits and searches of this folder
+        data: folder of data sets, with --results
+    """
+    from pflpipe.checking import verify
+    from pflpipe.pipeline import settled
+
+    if results is None:
+        found = settled.findings(file)
+        yield from [*map(str, found), verify.unchecked()]
+    else:
+        from pflpipe.pipeline import evidence  # needs pandas and torch
+
+        found = evidence.findings(file, results, data)
+        yield from map(str, found)
+    settled.require_unrefuted(found, file)
+
+
+# ---------------------------------------------------------------- your shell
+
+
+def _completion(shell: Shell) -> Iterator[str]:
+    """Print a completion script for a shell (docs/cli.md)."""
     from pflpipe.pipeline import completion
 
     parser = _parser()
-    return [completion.script(parser, _commands(parser).values(), arguments.shell)]
+    yield completion.script(parser, _commands(parser).values(), shell)
+
+
+GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
+    "from rows to a verdict": (
+        "run patients.csv --user patient --label risk --epsilon 2,8",
+        (_run, _quickstart, _ui, _report, _status),
+    ),
+    "a study of your own": (
+        "plan my_study",
+        (_init, _data, _methods, _studies, _validate, _plan, _cost),
+    ),
+    "its results": (
+        "compare my_study:fedrep my_study:dp_fedavg",
+        (_figures, _compare, _rank, _track, _flower),
+    ),
+    "is the ε true?": (
+        "audit my_release.py:release --clients 10 --noise-multiplier 1 --delta 1e-5",
+        (_audit, _certificate, _verify),
+    ),
+    "your shell": ("completion bash", (_completion,)),
+}
+"""Heading -> an example, and the commands, in the map of ``--help``."""

@@ -13,20 +13,20 @@ _STUDIES = (
     "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'"
 )
 _NAMES = {
-    "studies": _STUDIES,
-    "tables": f"{_STUDIES}; ls *.csv *.tsv *.parquet 2>/dev/null",
-    "methods": f"echo {' '.join(NAMES)}",
-    "datasets": f"echo {' '.join(DATASETS)}; {_OWN}",
+    "Study": _STUDIES,
+    "Table": f"{_STUDIES}; ls *.csv *.tsv *.parquet 2>/dev/null",
+    "Method": f"echo {' '.join(NAMES)}",
+    "Dataset": f"echo {' '.join(DATASETS)}; {_OWN}",
 }
 
 
 def script(
     parser: argparse.ArgumentParser, commands: Iterable[argparse.ArgumentParser], shell: str
 ) -> str:
-    """Return the script; an argument of a command has its kind of names in ``complete``."""
+    """Return the script; ``names`` of an argument of a command is the type of its value."""
     for command in commands:
         for action in command._actions:
-            if kind := getattr(action, "complete", None):
-                action.complete = shtab.cmd(_NAMES[kind])  # type: ignore[attr-defined]
+            if names := _NAMES.get(getattr(action, "names", "")):
+                action.complete = shtab.cmd(names)  # type: ignore[attr-defined]
     text: str = shtab.complete(parser, shell)
     return text
