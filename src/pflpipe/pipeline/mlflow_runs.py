@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,16 @@ from typing import Any
 import pandas as pd
 
 from pflpipe import json_records
-from pflpipe.cells import Cell
-from pflpipe.code import dependencies
 from pflpipe.code.dependencies import PLACEBO
 from pflpipe.files import canonical_json
-from pflpipe.methods import registry, row_code
-from pflpipe.privacy.ledger import Planned
+from pflpipe.methods import registry
 from pflpipe.report import tidy
-from pflpipe.report.comparison import MAIN, METRICS, finite, largest, over_seeds
+from pflpipe.report.comparison import MAIN, METRICS, Group, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
-from pflpipe.simulation.run_record import Record
 from pflpipe.study import settings
 from pflpipe.study.config import study_file
-from pflpipe.study.settings import CHOSEN_ON_VALIDATION, Setting, layout, measured
+from pflpipe.study.settings import CHOSEN_ON_VALIDATION, layout, measured
 from pflpipe.study.study_spec import Row, Study
 
 NOTE = "mlflow.note.content"
@@ -106,10 +102,12 @@ def of_study(study: Study, results: Path, methods: Collection[str] | None = None
     else:
         cells = [cell.id for cell in study.cells if cell.method in methods]
         frame, tracked = tidy.tidy(tidy.of_cells(study, cells), results), []
-    scores = {record["cell"]: record for record in frame.to_dict("records")}
+    frame = frame.set_index("cell", drop=False)
     for setting in layout(study).settings:
-        if study.rows[setting.indices[0]].cell.id in scores:
-            tracked.append(_Group(study, results, setting, scores).run())
+        cells = [study.rows[index].cell.id for index in setting.indices]
+        if cells[0] in frame.index:
+            group = Group(**vars(setting), rows=frame.loc[cells])
+            tracked.append(_Group(study, results, group).run())
     return tracked
 
 
@@ -150,58 +148,49 @@ def _study_run(study: Study, results: Path) -> Tracked:
 
 
 class _Group:
-    """All seeds of one row of the study's table.
+    """All seeds of one row of the study's table, with the rows of the tidy table by cell."""
 
-    Args:
-        scores: cell id -> row of the tidy table.
-    """
+    def __init__(self, study: Study, results: Path, group: Group) -> None:
+        self.study, self.results, self.group = study, results, group
+        self.rows = [study.rows[index] for index in group.indices]
+        plans = {row.cell.plan_id for row in self.rows}
+        self.plans = {name: tidy.planned(name, results) for name in plans}
 
-    def __init__(
-        self, study: Study, results: Path, setting: Setting, scores: Mapping[str, Any]
-    ) -> None:
-        self.study, self.results, self.setting, self.scores = study, results, setting, scores
-        self.rows = [study.rows[index] for index in setting.indices]
-        self.plans = {
-            row.cell.plan_id: tidy.planned(row.cell.plan_id, results) for row in self.rows
-        }
-        first = self.rows[0].cell
-        self.claim, self.epsilon = claim_and_epsilon(first, self.plans.values())
-        run = self._record(self.rows[0])
-        self.code = dependencies.listed(row_code.of_cell(first, run.dependencies, study.measured))
-        # The key does not depend on the number of seeds.
-        self.key = f"setting {dataclasses.replace(first, seed=0).id} {self.rows[0].variant}".strip()
-
-    def _record(self, row: Row) -> Record:
-        folder = self.results / "runs" / row.run
-        return tidy.record_of(folder, self.plans[row.cell.plan_id].plan, row.cell)
+    def _epsilon(self, rows: pd.DataFrame) -> float | None:
+        """Return the epsilon that holds for some of the rows: infinite without a mechanism, None if
+        the method sends nothing or the plans state none."""
+        if self.group.claim != "none":
+            return largest(rows["epsilon_central"])
+        return math.inf if registry.of(self.rows[0].cell).about.sends else None
 
     def _name(self, epsilon: float | None) -> str:
         # The row's label with the epsilon that holds, not the requested one: ``feddpa eps=25.7
         # (official)``. The epsilon comes early because MLflow's list shows 18 letters.
-        method, _, rest = self.setting.label.replace("official code", "official").partition(" ")
+        method, _, rest = self.group.label.replace("official code", "official").partition(" ")
         parts = [method, "no eps" if epsilon is None else f"eps={_plain(epsilon)}"]
-        parts += (f"{name}={value}" for name, value in self.setting.facet.items() if value != "–")
+        parts += (f"{name}={value}" for name, value in self.group.facet.items() if value != "–")
         parts.append(rest)
         budget = self.rows[0].cell.privacy
-        if self.claim != "none" and epsilon in (None, math.inf):
+        if self.group.claim != "none" and epsilon in (None, math.inf):
             # Without a finite epsilon, only the requested budget distinguishes the names.
             noise = f"σ={budget.noise_multiplier:g}" if budget.epsilon is None else ""
             parts.append(noise or f"asked {budget.epsilon:g}")
-        parts.append("unreviewed" * (self.claim == "unreviewed"))
+        parts.append("unreviewed" * (self.group.claim == "unreviewed"))
         return " ".join(filter(None, parts))
 
     def _tags(self, level: str, epsilon: float | None, *paragraphs: str) -> dict[str, str]:
-        row, setting = self.rows[0], self.setting
+        row, group = self.rows[0], self.group
+        claim, code = group.claim, group.first("unreviewed_code") or ""
         ledgers = [planned.ledger for planned in self.plans.values()]
         person = largest(ledger.epsilon_person for ledger in ledgers)
         delta = row.cell.privacy.delta
         bound = "unknown" if epsilon is None else _plain(epsilon)
         bound += "" if delta is None else f" at δ = {delta:g}"
         note = [
-            ", ".join(filter(None, [f"**{setting.label}**", setting.budget, setting.facet_text])),
-            _CLAIMS[self.claim] + ("" if self.claim == "none" else f", ε = {bound}"),
-            f"Not pflpipe's own code: {self.code}" if self.code else "",
-            f"{CHOSEN_ON_VALIDATION} {setting.choice}" if row.chosen else "",
+            ", ".join(filter(None, [f"**{group.label}**", group.budget, group.facet_text])),
+            _CLAIMS[claim] + ("" if claim == "none" else f", ε = {bound}"),
+            f"Not pflpipe's own code: {code}" if code else "",
+            f"{CHOSEN_ON_VALIDATION} {group.choice}" if row.chosen else "",
             *paragraphs,
             measured(self.study.datasets),
         ]
@@ -212,12 +201,12 @@ class _Group:
             "method": row.cell.method,
             "variant": row.variant,
             "profile": row.cell.profile,
-            "claim": self.claim,
-            "unreviewed_code": self.code,
+            "claim": claim,
+            "unreviewed_code": code,
             "epsilon": "none" if epsilon is None else _plain(epsilon),
             "unit": "" if ledgers[0].unit == "user" else ledgers[0].unit,
             "epsilon_person": "" if person is None else _plain(person),
-            "asked": setting.budget,
+            "asked": group.budget,
             "departures": ", ".join(row.cell.departures),
             "chosen": CHOSEN_ON_VALIDATION if row.chosen else "",
             NOTE: "\n\n".join(filter(None, note)),
@@ -227,14 +216,15 @@ class _Group:
         cell = row.cell
         folder = self.results / "runs" / row.run
         files = {name: existing(folder / name) for name in ("run.json", "rounds.csv")}
-        run = self._record(row)
+        run = tidy.record_of(folder, self.plans[cell.plan_id].plan, cell)
         # Training ended when run.json was written. MLflow shows the time of training.
         end = int(files["run.json"].stat().st_mtime * 1000)
         start, points, gaps = _curves(files["rounds.csv"], existing(folder / "timing.csv"), end)
         names = (*self.study.columns, "train_seconds", "epsilon_central")
-        points += _finals({name: self.scores[cell.id][name] for name in names}, end)
+        ours = self.group.rows.loc[[cell.id]]
+        points += _finals({name: ours[name].iloc[0] for name in names}, end)
         # With departures that count examples, each seed has an epsilon of its own.
-        _, epsilon = claim_and_epsilon(cell, [self.plans[cell.plan_id]])
+        epsilon = self._epsilon(ours)
         tags = self._tags("run", epsilon, f"Seed {cell.seed}; its files are in `{folder}`.") | {
             "seed": str(cell.seed),
             "diverged_round": str(run.diagnostics.diverged_round or ""),
@@ -261,14 +251,15 @@ class _Group:
     def run(self) -> Tracked:
         """Return the group's run, with those of its seeds."""
         seeds = [self._seed(row) for row in self.rows]
-        end = max(seed.end for seed in seeds)
-        frame = pd.DataFrame([self.scores[row.cell.id] for row in self.rows])
+        end, epsilon = max(seed.end for seed in seeds), self._epsilon(self.group.rows)
         points = _mean_curves(seeds, end)
-        points += _finals(dict(_means(frame, self.study.columns)), end)
+        points += _finals(dict(_means(self.group, self.study.columns)), end)
         first, *others = (self._params(row).items() for row in self.rows)
+        # The key does not depend on the number of seeds.
+        cell = dataclasses.replace(self.rows[0].cell, seed=0)
         return Tracked(
-            key=self.key,
-            name=self._name(self.epsilon),
+            key=f"setting {cell.id} {self.rows[0].variant}".strip(),
+            name=self._name(epsilon),
             start=min(seed.start for seed in seeds),
             end=end,
             params={
@@ -276,7 +267,7 @@ class _Group:
                 for name, text in first
                 if name != "seed" and all((name, text) in other for other in others)
             },
-            tags=_filled(self._tags("setting", self.epsilon)),
+            tags=_filled(self._tags("setting", epsilon)),
             points=points,
             seeds=seeds,
         )
@@ -336,32 +327,14 @@ def _mean_curves(seeds: Sequence[Tracked], end: int) -> list[Point]:
 # ---------------------------------------------------------------- statistics of a group
 
 
-def claim_and_epsilon(cell: Cell, plans: Iterable[Planned]) -> tuple[str, float | None]:
-    """Return the claim and the epsilon that holds for runs with these plans.
-
-    The epsilon is the largest of the plans: infinite without a mechanism, None if the method sends
-    nothing or the plans state none.
-    """
-    ledgers = [planned.ledger for planned in plans]
-    if ledgers[0].claim == "none":
-        return "none", math.inf if registry.of(cell).about.sends else None
-    claim = PLACEBO if cell.training.placebo else ledgers[0].claim
-    return claim, largest(ledger.epsilon_central for ledger in ledgers)
-
-
-def _means(frame: pd.DataFrame, metrics: Collection[str]) -> Iterator[tuple[str, float]]:
-    # Of the rows of a group in the tidy table: means, their 95 % intervals, the epsilon, the seeds.
+def _means(group: Group, metrics: Collection[str]) -> Iterator[tuple[str, float | None]]:
+    # Means, their 95 % intervals, the epsilon, the seeds.
     for name in (*metrics, "train_seconds"):
-        values = finite(frame[name])
-        if not values:
-            continue
-        yield name, over_seeds(values)
+        values = group.values(name).dropna()
+        yield name, over_seeds(values)  # minus infinity, which is left out, where no seed has one
         if name in metrics and len(values) >= MIN_SEEDS:
-            series = pd.Series(values)
-            interval = paired(series, 0 * series)  # of the mean itself
+            interval = paired(values, 0 * values)  # of the mean itself
             yield f"interval/{name}_low", interval.low
             yield f"interval/{name}_high", interval.high
-    epsilon = largest(frame["epsilon_central"])
-    if epsilon is not None:
-        yield "epsilon_central", epsilon
-    yield "seeds", float(len(frame))
+    yield "epsilon_central", largest(group.rows["epsilon_central"])
+    yield "seeds", float(len(group.rows))

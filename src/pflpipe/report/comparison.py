@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +24,7 @@ from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference, People
 from pflpipe.study.metric_columns import BEST_ROUND, columns
-from pflpipe.study.settings import NO_PRIVACY, layout, round_up
+from pflpipe.study.settings import NO_PRIVACY, Setting, layout, round_up
 from pflpipe.study.study_spec import Study
 
 ALONE, PLAIN, OPEN = "local_only", "dp_fedavg", "fedavg"
@@ -60,22 +60,10 @@ WORK = ("hyperparameters", "clip_norm", "clip_quantile", "local_epochs", "batch_
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
-    """Rows of a tidy table that differ in their seed alone.
+class Group(Setting):
+    """A setting with its rows of a tidy table, one for each seed."""
 
-    Attributes:
-        label: the method, with its variant and profile where the method has several groups.
-        budget: the requested ``ε = 2``, ``σ = 1.1`` or ``NO_PRIVACY``.
-        rows: one for each seed.
-        facet: the study's conditions that vary over all methods, e.g. ``{"α": "0.3"}``.
-        indices: positions of the rows in ``study.rows``.
-    """
-
-    label: str
-    budget: str
     rows: pd.DataFrame
-    facet: Mapping[str, str] = field(default_factory=dict)
-    indices: Sequence[int] = ()
 
     def first(self, column: str) -> Any:
         """Return a column's value in the first row, None where it is empty."""
@@ -103,15 +91,6 @@ class Group:
         certified before nominal."""
         kind, _, value = self.budget.partition(" = ")
         return kind != NO_PRIVACY, kind, float(value or 0), (*CLAIMS, PLACEBO).index(self.claim)
-
-    @property
-    def facet_text(self) -> str:
-        """The title of a figure's panel, e.g. ``α = 0.3, M = 100``."""
-        return ", ".join(f"{name} = {value}" for name, value in self.facet.items())
-
-    def belongs(self, facet: Mapping[str, str]) -> bool:
-        """Whether a panel shows the group; a condition that the group lacks fits every panel."""
-        return all(value in ("–", facet[name]) for name, value in self.facet.items())
 
     def values(self, column: str) -> pd.Series[float]:
         """Return a column by seed, NaN where a value is missing or not finite."""
@@ -177,10 +156,8 @@ class Group:
 
 def groups(study: Study, frame: pd.DataFrame) -> list[Group]:
     """Return the groups of a study in its order, from the frame that ``tidy`` returns for it."""
-    return [
-        Group(one.label, one.budget, frame.iloc[list(one.indices)], one.facet, one.indices)
-        for one in layout(study).settings
-    ]
+    found = layout(study).settings
+    return [Group(**vars(one), rows=frame.iloc[list(one.indices)]) for one in found]
 
 
 def sections(members: Iterable[Group]) -> list[list[Group]]:

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ def measurements(datasets: Iterable[str]) -> str:
     return f"the experimenter's own measurements{data}, covered by no ε"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """All seeds of one line of a table or figure.
 
@@ -51,11 +51,11 @@ class Setting:
         indices: positions of its rows in ``study.rows``, hence in the frame of ``tidy``.
     """
 
-    method: str
     label: str
     budget: str
-    facet: Mapping[str, str]
-    indices: tuple[int, ...]
+    _: KW_ONLY
+    facet: Mapping[str, str] = field(default_factory=dict)
+    indices: Sequence[int] = ()
     choice: str = ""
 
     @property
@@ -64,7 +64,7 @@ class Setting:
         return ", ".join(f"{name} = {value}" for name, value in self.facet.items())
 
     def belongs(self, facet: Mapping[str, str]) -> bool:
-        """Whether this line is drawn in a panel: a condition that does not apply to it fits every
+        """Whether a panel shows this line: a condition that does not apply to it fits every
         panel."""
         return all(value in ("–", facet[name]) for name, value in self.facet.items())
 
@@ -145,9 +145,8 @@ def layout(study: Study) -> Layout:
         facet = {head: condition_text(values[p], p) if p in values else "–" for head, p in named}
         settings.append(
             Setting(
-                method=row.cell.method,
-                label=f"{name} {' '.join(parts)}".strip(),
-                budget=budget_text(row.cell),
+                f"{name} {' '.join(parts)}".strip(),
+                budget_text(row.cell),
                 facet=facet,
                 indices=tuple(indices),
                 choice=", ".join(_equation(path, value) for path, value in choice.items()),
