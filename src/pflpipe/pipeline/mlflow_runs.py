@@ -17,9 +17,9 @@ from typing import Any
 import pandas as pd
 
 from pflpipe import json_records
-from pflpipe.code.dependencies import PLACEBO
 from pflpipe.files import canonical_json
 from pflpipe.methods import registry
+from pflpipe.pipeline.mlflow_export import WORDS
 from pflpipe.report import tidy
 from pflpipe.report.comparison import MAIN, METRICS, Group, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
@@ -35,13 +35,7 @@ BY_ROUND = "by_round/"
 """Before the name of an accuracy that was measured after a round, over ``evaluate_clients``: the
 name alone is the final one, over all clients, as in the table."""
 _CURVES = ("loss", *(f"{BY_ROUND}{name}" for name in METRICS))  # a group shows means over its seeds
-_CLAIMS = {
-    "certified": "certified: this ε holds for what is released",
-    "unreviewed": "unreviewed: this ε holds only if code from outside keeps the rules",
-    "nominal": "nominal: the method states less than this ε, which is the one that holds",
-    "none": "no privacy",
-    PLACEBO: "placebo: the noise alone, and nobody's update",
-}
+_CLAIMS: dict[str, str] = WORDS["claims"]
 Point = tuple[str, float, int, int]
 """Name, value, time in milliseconds, step."""
 

@@ -23,6 +23,7 @@ from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, CONSTANT_ERROR,
 from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference, People
+from pflpipe.report.words import WORDS
 from pflpipe.study.metric_columns import BEST_ROUND, columns
 from pflpipe.study.settings import NO_PRIVACY, Setting, layout, round_up
 from pflpipe.study.study_spec import Study
@@ -36,24 +37,9 @@ FIRST_METRIC = "training.metric"
 accuracy."""
 MAIN = "personal_own"
 """The metric that groups are ranked by."""
-BOLD_WORDS = (
-    "not distinguishable from the best: with 95 % confidence the line that is truly best is among "
-    f"those in bold (differences over seeds); with fewer than {MIN_SEEDS} seeds, or where "
-    "the seeds separate nothing, nothing is bold"
-)
-BEST_ROUND_WORDS = "best round, chosen on test data (optimistic)"
-_CLAIM_NOTES = {
-    "unreviewed": (
-        "Unreviewed: the mechanism is certified, but code that may touch a message (method, loss "
-        "or network) is not pflpipe's own and not reviewed by its developers "
-        "(docs/adding_a_method.md)."
-    ),
-    "nominal": (
-        "Nominal: the number the paper would print for a mechanism with departures that break it; "
-        "the honest ε is what that mechanism provides."
-    ),
-    PLACEBO: "Placebo: the same noise and nobody's update, so that nothing is learned from others.",
-}
+BOLD_WORDS: str = WORDS["bold"].format(seeds=MIN_SEEDS)
+BEST_ROUND_WORDS: str = WORDS["best_round"]
+_CLAIM_NOTES: dict[str, str] = WORDS["claims"]
 """What a reader must know about rows whose epsilon is not certified."""
 # The columns that make a published and a certified run comparable.
 WORK = ("hyperparameters", "clip_norm", "clip_quantile", "local_epochs", "batch_size")

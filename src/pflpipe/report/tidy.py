@@ -29,40 +29,19 @@ from pflpipe.privacy import run_check
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import FIRST_METRIC
+from pflpipe.report.words import WORDS
 from pflpipe.simulation.run_record import Record
 from pflpipe.study import epsilon_as_published
 from pflpipe.study.metric_columns import BEST_ROUND, MetricColumn, columns
 from pflpipe.study.settings import model_name
 from pflpipe.study.study_spec import Row, Study
 
-# fmt: off
-COLUMNS = (
-    "study", "dataset", "partition", "alpha", "classes_per_client", "clients", "sample_rate",
-    "rounds", "local_epochs", "batch_size", "model", "method", "variant", "hyperparameters",
-    "profile", "claim", "departures", "adjacency", "epsilon_target", "epsilon_nominal",
-    "epsilon_central", "epsilon_central_1e5", "epsilon_local", "epsilon_rdp", "delta",
-    "noise_multiplier", "clip_norm", "seed", "personal_own", "personal_own_worst_decile",
-    "personal_common", "global_own", "global_common", "diverged_round", "upload_bytes_per_round",
-    "train_seconds", "images_per_second", "paper_value", "paper_metric", "cell", "trust",
-    "sampling", "releases_per_round", "noise_multiplier_effective", "noise_multiplier_message",
-    "noise_multiplier_weighted", "noise_multiplier_group", "epsilon_rdp_1e5", "epsilon_local_1e5",
-    "epsilon_replace_one", "epsilon_replace_one_1e5", "epsilon_published", "epsilon_with_search",
-    "search_runs", "clip_quantile", "clip_bit_noise", "noise_multiplier_update", "new_clients",
-    "personal_new", "global_new", "nonfinite_uploads", "epsilon_local_replace_one",
-    "epsilon_local_replace_one_1e5", "search_not_counted", "unreviewed_code",
-    "clients_evaluated",
-)
-# fmt: on
-OF_UNITS = ("unit", "max_clients_per_user", "epsilon_person", "epsilon_person_1e5")
+COLUMNS: tuple[str, ...] = tuple(WORDS["columns"])
+OF_UNITS: tuple[str, ...] = tuple(WORDS["columns_of_units"])
 """Columns of the ledger that only some tables have: the first one where a data set is the user's
 own, which may have a word for its users; all where rows of declared users are dealt."""
-_TEXT = frozenset(
-    {
-        *("study", "dataset", "partition", "model", "method", "variant", "hyperparameters"),
-        *("profile", "claim", "departures", "adjacency", "paper_metric", "cell", "trust"),
-        *("sampling", "search_not_counted", "unreviewed_code", "clients_evaluated", "unit"),
-    }
-)
+_KINDS: dict[str, str] = WORDS["columns"] | WORDS["columns_of_units"]
+_TEXT = frozenset(name for name, kind in _KINDS.items() if kind == "text")
 """Columns that are text even if a value looks like a number."""
 _LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in (*COLUMNS, *OF_UNITS)]
 _PARTITION = ("alpha", "classes_per_client", "new_clients")

@@ -26,6 +26,7 @@ from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
 from pflpipe.study import catalog, config, load, runtime_estimate
 from pflpipe.study.study_spec import Outline
+from pflpipe.study.words import WORDS
 
 if TYPE_CHECKING:  # they import torch
     from pflpipe.learning.task import Task
@@ -35,11 +36,7 @@ HeaderOf = Callable[[str], Header | None]
 MOST = 50.0
 HOPELESS = 4.0
 """The noise of all rounds in lengths of all messages, from which on ``pflpipe validate`` warns."""
-FOOT = (
-    "noise/C: length of the noise on the mean of a round, in clip bounds. M for 1, ε for 1: the "
-    "clients or the budget with which it is 1, all else equal. MB: sent by a client in all rounds. "
-    "min: of one run on one CPU thread."
-)
+FOOT: str = WORDS["forecast"]
 
 
 def forecast(study: str, *, settings: config.Config | None = None) -> list[dict[str, Any]]:
