@@ -14,7 +14,7 @@ import tabled
 from pflpipe.cells import Cell, Model, Partition, Privacy
 from pflpipe.data.datasets import Header, describe
 from pflpipe.errors import ConfigError
-from pflpipe.study import catalog, config, cost, runtime_estimate
+from pflpipe.study import catalog, config, cost
 from pflpipe.study.load import load_outline
 
 TABLES = tabled.table("test_cost")
@@ -30,13 +30,13 @@ def cell(**partition: Any) -> Cell:
 def test_images_are_those_that_are_left_for_training_times_passes():
     dealt = cell(kind="iid", clients=12, test_fraction=0.2, validation_fraction=0.1)
     # 4 rounds of 5 epochs over 1000 examples, of which a fifth and then a tenth is held out
-    assert runtime_estimate.images(dealt, HEADER) == pytest.approx(4 * 5 * 1000 * 0.8 * 0.9)
+    assert catalog.images(dealt, HEADER) == pytest.approx(4 * 5 * 1000 * 0.8 * 0.9)
     new = cell(kind="iid", clients=12, new_clients=4, validation_fraction=0.0)
-    assert runtime_estimate.images(new, HEADER) == pytest.approx(4 * 5 * 1000 * 12 / 16)
+    assert catalog.images(new, HEADER) == pytest.approx(4 * 5 * 1000 * 12 / 16)
     people = cell(kind="natural", clients=10, validation_fraction=0.0)
-    assert runtime_estimate.images(people, HEADER) == pytest.approx(4 * 5 * 1000 * 10 / 50)
+    assert catalog.images(people, HEADER) == pytest.approx(4 * 5 * 1000 * 10 / 50)
     all_of_them = cell(kind="natural", clients=0, validation_fraction=0.0)
-    assert runtime_estimate.images(all_of_them, HEADER) == pytest.approx(4 * 5 * 1000)
+    assert catalog.images(all_of_them, HEADER) == pytest.approx(4 * 5 * 1000)
 
 
 STUDIES = ["feddpa_table4", "fedglp_adp_uplink", "appfl_personalization"]
@@ -48,25 +48,25 @@ def test_the_estimate_is_that_of_the_table_of_studies(name):
     table = (ROOT / "studies/README.md").read_text()
     images, hours = re.search(rf"`{name}` .*\| (\d+) \| (\d+) \|", table).groups()  # type: ignore
     cells = catalog.runs(load_outline(name, ROOT / "studies")).values()
-    found = sum(runtime_estimate.images(each, describe(each.dataset)) for each in cells)  # type: ignore
+    found = sum(catalog.images(each, describe(each.dataset)) for each in cells)  # type: ignore
     assert found / 1e6 == pytest.approx(float(images), abs=0.5)
-    assert runtime_estimate.total(cells, describe) == pytest.approx(3600 * float(hours), rel=0.12)
+    assert catalog.total(cells, describe) == pytest.approx(3600 * float(hours), rel=0.12)
 
 
 def test_without_the_size_of_the_data_there_is_no_estimate():
-    assert runtime_estimate.total([fake_results.BASE], lambda name: None) is None
-    assert runtime_estimate.duration_text(None) == "unknown"
+    assert catalog.total([fake_results.BASE], lambda name: None) is None
+    assert catalog.duration_text(None) == "unknown"
 
 
 @pytest.mark.parametrize(("seconds", "words"), TABLES["DURATIONS"])
 def test_durations_are_in_the_unit_that_people_would_use(seconds, words):
-    assert runtime_estimate.duration_text(seconds) == words
+    assert catalog.duration_text(seconds) == words
 
 
 def test_the_cost_of_a_study_is_training_and_the_measured_rates():
     outline = load_outline("quickstart", ROOT / "studies")
     runs = catalog.runs(outline).values()
-    training = runtime_estimate.total(runs, describe)
+    training = catalog.total(runs, describe)
     assert training is not None
     head, *ways = cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True)
     assert head.startswith(f"quickstart: {len(runs):,} runs; {23.1 * len(runs):,.0f} files")
@@ -118,7 +118,7 @@ def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu():
     settings = dataclasses.replace(config.load(), device="cuda", processes=2)
     known = list(cost.lines("feddpa_table4", settings, cluster=True))[-1]
     cells = catalog.runs(load_outline("feddpa_table4", ROOT / "studies")).values()
-    seconds = runtime_estimate.total(cells, describe)
+    seconds = catalog.total(cells, describe)
     assert seconds is not None
     # the network of all its runs trains 2,000 images a second on a CPU, 22,000 on a GPU
     hours = f"about {seconds / 11 / 3600:.3g} GPU-hours of training on an NVIDIA H100"

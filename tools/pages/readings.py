@@ -20,7 +20,7 @@ import yaml
 
 from pages import verdict_rule, wording
 from pages.verdict_rule import Spread
-from pflpipe.study import catalog, documents, runtime_estimate
+from pflpipe.study import catalog, documents
 from pflpipe.study.config import PAPERS, Config, study_file
 from pflpipe.study.load import load_outline
 from pflpipe.study.printed import FILE
@@ -228,7 +228,7 @@ def not_run(studies: Path, folder: Path) -> dict[str, dict[str, float]]:
             continue
         outline = load_outline(file.stem, studies)
         cells, often = catalog.expected(outline)
-        seconds = runtime_estimate.total(cells, header, often=often)
+        seconds = catalog.total(cells, header, often=often)
         paper = catalog.purpose(outline).removeprefix("Tables and figures of ").partition(" (")[0]
         found[paper][file.stem] = math.nan if seconds is None else seconds / 3600
     return found

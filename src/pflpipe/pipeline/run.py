@@ -32,9 +32,9 @@ from pflpipe.pipeline import mlflow_export, project, run_summary, status
 from pflpipe.report import answer, verdict_page
 from pflpipe.report.tidy import stored
 from pflpipe.report.verdicts import UNDECIDED
-from pflpipe.study import config, forecast, init, runtime_estimate
+from pflpipe.study import catalog, config, forecast, init
+from pflpipe.study.catalog import duration_text
 from pflpipe.study.load import finish, load_outline, study_names
-from pflpipe.study.runtime_estimate import duration_text
 from pflpipe.study.study_spec import Outline
 
 OVERHEAD = 2.0
@@ -172,7 +172,7 @@ def _expected(outline: Outline, settings: config.Config, minutes: float) -> str:
     """Return what the study costs in time, and how long the noise is beside what people say."""
     headers = {dataset: _header(dataset, settings) for dataset in outline.everything.datasets}
     cells = [row.cell for row in outline.everything.rows]
-    training = runtime_estimate.total(cells, headers.get)
+    training = catalog.total(cells, headers.get)
     cores = os.cpu_count() or 1
     seconds = ((training or 0.0) + OVERHEAD * len(cells)) / cores
     looks = outline.document.get("looks", [])

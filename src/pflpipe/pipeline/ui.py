@@ -21,8 +21,8 @@ from pflpipe.pipeline import mlflow_export, run, run_summary, status
 from pflpipe.report import tidy, verdict_page
 from pflpipe.report.verdict_page import Underway
 from pflpipe.study import config
+from pflpipe.study.catalog import duration_text
 from pflpipe.study.load import finish, load_outline
-from pflpipe.study.runtime_estimate import duration_text
 from pflpipe.study.study_spec import Study
 
 HOST = "127.0.0.1"

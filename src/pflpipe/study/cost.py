@@ -1,7 +1,7 @@
 """What a study costs on this machine, or on a SLURM cluster by the way in which it is submitted,
 before it starts (``pflpipe cost``).
 
-Training is the estimate of ``runtime_estimate``, and the states of clients are those that its
+Training is the estimate of ``catalog``, and the states of clients are those that its
 methods start with. All else are rates that bench_slurm.py and bench_scale.py of tools/benchmarks
 measured on an AMD EPYC (docs/scale.md).
 """
@@ -16,7 +16,7 @@ from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError
 from pflpipe.files import canonical_json
 from pflpipe.privacy.plan import Plan
-from pflpipe.study import catalog, forecast, runtime_estimate
+from pflpipe.study import catalog, forecast
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline
 
@@ -49,7 +49,7 @@ def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
     """
     cells, often = catalog.expected(load_outline(name))
     header = catalog.headers(settings)
-    training = runtime_estimate.total(cells, header, often=often)
+    training = catalog.total(cells, header, often=often)
     if training is None:
         do = f"make its data: snakemake --cores 1 {settings.data_dir}/NAME.npz"
         raise ConfigError(f"study {name}: the size of its data is not known yet", do=do)
@@ -71,8 +71,8 @@ def lines(name: str, settings: Config, cluster: bool) -> Iterator[str]:
     least = "" if len(made) == len(files) else "at least "
     yield f"memory of a job that trains or tests: {least}{memory:,} MB"
     if settings.device.startswith("cuda"):
-        on_gpu = runtime_estimate.total(cells, header, runtime_estimate.GPU_SPEED, often) or 0.0
-        others = {cell.model.name for cell in cells} - runtime_estimate.GPU_SPEED.keys()
+        on_gpu = catalog.total(cells, header, catalog.GPU_SPEED, often) or 0.0
+        others = {cell.model.name for cell in cells} - catalog.GPU_SPEED.keys()
         spent = f"about {on_gpu / 3600:.3g} GPU-hours of training on an NVIDIA H100"
         if others:
             spent = f"GPU-hours unknown: {', '.join(sorted(others))} not measured on a GPU"

@@ -24,7 +24,7 @@ from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, losses
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
-from pflpipe.study import catalog, config, load, runtime_estimate
+from pflpipe.study import catalog, config, load
 from pflpipe.study.study_spec import Outline
 from pflpipe.study.words import WORDS
 
@@ -76,7 +76,7 @@ def forecast(study: str, *, settings: config.Config | None = None) -> list[dict[
         entry = " at ".join(filter(None, [label, ", ".join(others)]))
         row = {"entry": entry, "epsilon": cell.privacy.epsilon}
         row |= _forecast(cell, known, shape_of(cell, known, header))
-        found.append(row | {"minutes": runtime_estimate.seconds(cell, known) / 60})
+        found.append(row | {"minutes": catalog.seconds(cell, known) / 60})
     return found
 
 
