@@ -5,7 +5,7 @@ Alone: its schema, its own digest, the digests of its settings, what its parts s
 what a file alone cannot show. With results: every row is made again from plans, runs, audits and
 searches and compared, and no row of the table may be missing. docs/certificates.md says what
 neither level can show. The command ``pflpipe verify`` adds what the package says of a row's
-settings (pipeline/settled.py) and, with results, the evidence (pipeline/evidence.py).
+settings (pipeline/settled.py) and, with results, the evidence (pipeline/certificate.py).
 """
 
 import collections

@@ -491,9 +491,9 @@ def _verify(file: Path, *, results: Path | None = None, data: Path = Path("data"
         found = settled.findings(file)
         yield from [*map(str, found), verify.unchecked()]
     else:
-        from pflpipe.pipeline import evidence  # needs pandas and torch
+        from pflpipe.pipeline import certificate  # needs pandas and torch
 
-        found = evidence.findings(file, results, data)
+        found = certificate.findings(file, results, data)
         yield from map(str, found)
     settled.require_unrefuted(found, file)
 

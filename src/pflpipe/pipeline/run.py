@@ -29,7 +29,7 @@ from pflpipe.data.datasets import Arrays, Header
 from pflpipe.errors import ConfigError, DataError, PflpipeError, counted, nearest
 from pflpipe.files import write_text
 from pflpipe.pipeline import mlflow_export, project, run_summary, status
-from pflpipe.report import answer, verdict_page
+from pflpipe.report import answer
 from pflpipe.report.tidy import stored
 from pflpipe.report.verdicts import UNDECIDED
 from pflpipe.study import catalog, config, forecast, init
@@ -265,7 +265,7 @@ def has_browser() -> bool:
 def write_page(outline: Outline, results: Path) -> Path:
     """Write the verdict page of a study whose table is there, and return it."""
     page = results / PAGES / f"{outline.name}.html"
-    verdict_page.write(finish(outline, results), results, TEMPLATE, page, again(outline.name))
+    answer.write_page(finish(outline, results), results, TEMPLATE, page, again(outline.name))
     return page
 
 
