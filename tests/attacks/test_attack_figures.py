@@ -14,8 +14,7 @@ from pflpipe.attacks import jobs as attacks
 from pflpipe.cells import Cell
 from pflpipe.errors import ConfigError
 from pflpipe.pipeline import cli
-from pflpipe.report.attacks import membership
-from pflpipe.report.attacks.kinds import draw
+from pflpipe.report.attacks import draw, membership_figure
 from pflpipe.report.figures import style
 from pflpipe.study import documents, load
 from pflpipe.study import figures as drawings
@@ -65,7 +64,7 @@ def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(
     attacked: tuple[Study, Path],
 ) -> None:
     with matplotlib.rc_context(fname=style.SHEET):
-        figure = membership.figure(*attacked, min(style.WIDTHS))
+        figure = membership_figure(*attacked, min(style.WIDTHS))
 
     def looks(lines):
         return [(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines]

@@ -24,8 +24,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanism import Uploads
-from pflpipe.report.attacks import membership as shown
-from pflpipe.report.attacks.kinds import SHOWN
+from pflpipe.report import attacks as shown
 from pflpipe.seeds import derived_key
 from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
@@ -474,7 +473,7 @@ def stored(entries: list[Cell], results: Path, times: int = 1) -> Study:
 @pytest.mark.slow
 def test_the_table_pools_seeds_and_knows_what_the_plan_allows(tmp_path):
     study = stored([BASE, private(2.0), private(2.0, training=SAMPLED)], tmp_path)
-    table = shown.table(study, tmp_path)
+    table = shown.membership_table(study, tmp_path)
     measured = ["score", "seeds", "members", "held_out", "auc", "auc_deviation"]
     rates = ["tpr_at_0.01", "bound_at_0.01", "tpr_at_0.1", "bound_at_0.1"]
     assert list(table.columns) == ["method", "budget", *measured, *rates]
@@ -502,7 +501,7 @@ def test_a_true_positive_rate_is_printed_when_a_hundred_false_positives_are_expe
     One of ten of them is a false alarm: the first threshold has that rate, and three of four
     members.
     """
-    table = shown.table(stored([private(2.0)], tmp_path, times), tmp_path)
+    table = shown.membership_table(stored([private(2.0)], tmp_path, times), tmp_path)
     for rate, expected in (("0.1", 0.75), ("0.01", 0.0)):
         column = table[f"tpr_at_{rate}"]
         if rate in printed.split():
@@ -514,13 +513,13 @@ def test_a_true_positive_rate_is_printed_when_a_hundred_false_positives_are_expe
 
 def test_a_nominal_row_has_no_bound(tmp_path):
     cell = dataclasses.replace(private(2.0), profile="paper", departures=("update_against_global",))
-    table = shown.table(stored([cell], tmp_path), tmp_path)
+    table = shown.membership_table(stored([cell], tmp_path), tmp_path)
     assert table["bound_at_0.1"].isna().all()
 
 
 def test_the_figure_has_every_setting_and_a_dashed_bound_where_there_is_one(tmp_path):
     study = stored([BASE, private(2.0), private(0.5)], tmp_path)
-    figure = shown.figure(study, tmp_path, 6.7)
+    figure = shown.membership_figure(study, tmp_path, 6.7)
     titles = [" ".join(panel.get_title("left").split()) for panel in figure.axes]
     assert titles == list(membership.SCORES.values())
     for panel in figure.axes:
@@ -539,7 +538,7 @@ def test_the_axes_of_the_figure_begin_where_a_hundred_false_positives_are_expect
 ):
     """Too few held-out clients for such a rate (20 times ``times``) get the whole curve on plain
     axes."""
-    figure = shown.figure(stored([private(2.0)], tmp_path, times), tmp_path, 3.3)
+    figure = shown.membership_figure(stored([private(2.0)], tmp_path, times), tmp_path, 3.3)
     for panel in figure.axes[: len(membership.SCORES)]:
         assert (panel.get_xscale(), panel.get_yscale()) == (scale, scale)
         assert (*panel.get_xlim(), *panel.get_ylim()) == pytest.approx((least, 1, least, 1))
@@ -549,7 +548,7 @@ def test_methods_without_a_global_model_are_left_out(tmp_path):
     local = dataclasses.replace(BASE, method="local_only", departures=())
     study = stored([private(2.0)], tmp_path)
     both = dataclasses.replace(study, rows=(Row(local), *study.rows))
-    assert len(shown.table(both, tmp_path)) == len(membership.SCORES)
+    assert len(shown.membership_table(both, tmp_path)) == len(membership.SCORES)
 
 
 def test_a_game_without_anybody_held_out_says_so():
@@ -569,4 +568,4 @@ def test_the_run_that_is_attacked_is_the_cells_when_everybody_is_a_member_but_fo
 
 def test_every_attack_named_has_a_module_and_is_shown():
     assert all(callable(attacks.load(name).attack) for name in attacks.NAMES)
-    assert SHOWN.keys() == set(attacks.NAMES)
+    assert shown.SHOWN.keys() == set(attacks.NAMES)

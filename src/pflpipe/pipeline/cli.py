@@ -374,7 +374,7 @@ def _figures(
         out: default: RESULTS/figures/STUDY
         bare: without heading and note, which become a .txt
     """
-    from pflpipe.report.attacks import kinds as attacks
+    from pflpipe.report import attacks
     from pflpipe.report.figures import kinds
     from pflpipe.study import figures
     from pflpipe.study.load import load_study

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pflpipe.study.config import Config
     from pflpipe.study.study_spec import Study
 
-WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("mlflow.yaml"))
+_WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("mlflow.yaml"))
 PATIENCE = 600.0
 """Seconds to wait for the lock of the folder."""
 PAGE = 50
@@ -61,14 +61,14 @@ UI = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --workers 1"
 """The command for a person's own server: two processes that are there in a third of the time, in
 place of ten. Jobs are what MLflow has for language models."""
 KEY, DIGEST = "pflpipe.key", "pflpipe.digest"
-ENVIRONMENT: dict[str, str] = WORDS["environment"]
+ENVIRONMENT: dict[str, str] = _WORDS["environment"]
 CONNECT_SECONDS = int(ENVIRONMENT["MLFLOW_HTTP_REQUEST_TIMEOUT"])
 MODULES = ("mlflow", "mlflow.store.tracking.sqlalchemy_store")
 """What an export imports, which takes two seconds (pipeline/forks.py)."""
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _MOVE_AWAY = "move that file away; the next run writes everything again"
 # Pattern in a library's error -> what to do; the first that matches.
-_ADVICE: dict[str, str] = WORDS["advice"]
+_ADVICE: dict[str, str] = _WORDS["advice"]
 _BROKEN_OFF = r"(?i)connection (aborted|broken|reset)"
 
 

@@ -19,13 +19,13 @@ import pandas as pd
 from pflpipe import json_records
 from pflpipe.files import canonical_json
 from pflpipe.methods import registry
-from pflpipe.pipeline.mlflow_export import WORDS
 from pflpipe.report import tidy
 from pflpipe.report.comparison import MAIN, METRICS, Group, largest, over_seeds
 from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.study import settings
 from pflpipe.study.config import study_file
+from pflpipe.study.documents import read_yaml
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, layout, measured
 from pflpipe.study.study_spec import Row, Study
 
@@ -35,7 +35,7 @@ BY_ROUND = "by_round/"
 """Before the name of an accuracy that was measured after a round, over ``evaluate_clients``: the
 name alone is the final one, over all clients, as in the table."""
 _CURVES = ("loss", *(f"{BY_ROUND}{name}" for name in METRICS))  # a group shows means over its seeds
-_CLAIMS: dict[str, str] = WORDS["claims"]
+_CLAIMS: dict[str, str] = read_yaml(Path(__file__).with_name("mlflow.yaml"))["claims"]
 Point = tuple[str, float, int, int]
 """Name, value, time in milliseconds, step."""
 
