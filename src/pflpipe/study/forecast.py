@@ -239,11 +239,14 @@ def _epsilon(plan: Plan, multiplier: float) -> float:
 def before_training(
     cell: Cell, shape: tuple[int, ...], outputs: int, plan: Plan
 ) -> tuple[Method, Task]:
-    """Return the method of a run and its task, which have seen no example."""
+    """Return the method of a run and its task without departures, which have seen no example."""
     from pflpipe.learning import networks, solvers
     from pflpipe.learning.task import Task
 
     training, network = cell.training, networks.build(cell.model, shape, outputs)
-    solver = solvers.Solver(training.optimizer, training.lr)
-    task = Task(network, plan, solver, training.local_epochs, frozenset(), solvers.minimize_loop)
+    names = "optimizer", "lr", "momentum", "weight_decay"
+    solver = solvers.Solver(*(getattr(training, name) for name in names))
+    of_run = network, plan, solver, training.local_epochs, frozenset[str](), solvers.minimize_loop
+    loss = losses.find(training.loss)
+    task = Task(*of_run, precision=training.precision, loss_function=loss)
     return registry.of(cell).factory(**cell.hyperparameters), task

@@ -13,13 +13,13 @@ from pflpipe.cells import Cell
 from pflpipe.code import guard
 from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError, located
-from pflpipe.learning import losses, networks
 from pflpipe.learning.architectures import Shapes
-from pflpipe.learning.solvers import Schedule, Solver, minimize_loop
-from pflpipe.learning.task import Batches, Task
+from pflpipe.learning.solvers import Schedule
+from pflpipe.learning.task import Batches
 from pflpipe.methods import registry
 from pflpipe.methods.base import Upload
 from pflpipe.privacy.plan import Plan
+from pflpipe.study import forecast
 from pflpipe.trees import Tree, Update
 
 ROWS = 4
@@ -36,20 +36,15 @@ def check(cell: Cell, header: Header) -> None:
     Raises:
         PflpipeError: a hook raises, or returns what no run can use.
     """
-    entry = registry.of(cell)
-    method = entry.factory(**cell.hyperparameters)
-    loss, image_shape = losses.find(cell.training.loss), header.image_shape
-    outputs = losses.outputs(cell.training.loss, header.classes, header.numbers)
-    network = networks.build(cell.model, image_shape, outputs)
     training, clip, clients = cell.training, cell.privacy.clip_norm, cell.partition.clients
     # Any noise will do: nothing is released.
     of_rounds = training.sample_rate, training.rounds
     plan = Plan("gaussian", 2, clip or 1.0, 1.0, *of_rounds, 1e-5, clients or 2)
-    solver = Solver(training.optimizer, training.lr, training.momentum, training.weight_decay)
-    of_run = network, plan, solver, training.local_epochs, frozenset(cell.departures)
-    task = Task(*of_run, minimize_loop, precision=training.precision, loss_function=loss)
+    image_shape, outputs = header.image_shape, forecast.outputs_of(cell, header)
+    method, task = forecast.before_training(cell, image_shape, outputs, plan)
+    task = dataclasses.replace(task, departures=frozenset(cell.departures))
     generator = torch.Generator().manual_seed(0)
-    params, shapes = network.init(generator), network.shapes
+    params, shapes = task.network.init(generator), task.network.shapes
     x = torch.rand(ROWS, *image_shape, generator=generator)  # below 1: tokens are 0
     y = torch.arange(ROWS) % header.classes
     if header.numbers:
@@ -60,14 +55,14 @@ def check(cell: Cell, header: Header) -> None:
         return Schedule(x, y, index, torch.tensor(sizes, dtype=torch.int64), sizes, **keys)
 
     count = method.local_steps or training.local_epochs
-    drawn = {"keys": torch.arange(count)} if method.draws or network.keyed else {}
+    drawn = {"keys": torch.arange(count)} if method.draws or task.network.keyed else {}
     full = steps(1) if method.full_pass or method.head_epochs else None
     head = dataclasses.replace(steps(method.head_epochs), x=x[:0], y=y[:0])
     batches = Batches(torch.tensor(ROWS), steps(count, **drawn), head, full)
 
     @contextlib.contextmanager
     def hook(name: str) -> Iterator[Callable[..., Any]]:
-        file = entry.factory.__code__.co_filename
+        file = registry.of(cell).factory.__code__.co_filename
         where = f"{cell.source}: {cell.method}: hook {name}"
         with located(where), guard.in_one_line(cell.source, file):
             yield getattr(method, name)
