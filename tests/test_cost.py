@@ -14,7 +14,7 @@ import tabled
 from pflpipe.cells import Cell, Model, Partition, Privacy
 from pflpipe.data.datasets import Header, describe
 from pflpipe.errors import ConfigError
-from pflpipe.study import catalog, config, cost
+from pflpipe.study import catalog, config, forecast
 from pflpipe.study.load import load_outline
 
 TABLES = tabled.table("test_cost")
@@ -68,7 +68,7 @@ def test_the_cost_of_a_study_is_training_and_the_measured_rates():
     runs = catalog.runs(outline).values()
     training = catalog.total(runs, describe)
     assert training is not None
-    head, *ways = cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True)
+    head, *ways = forecast.costs("quickstart", config.load(ROOT / "config.yaml"), cluster=True)
     assert head.startswith(f"quickstart: {len(runs):,} runs; {23.1 * len(runs):,.0f} files")
     methods = len({cell.method for cell in runs})
     jobs = [1, methods, math.ceil(len(runs) / 20) + methods, len(runs) + methods]
@@ -79,14 +79,14 @@ def test_the_cost_of_a_study_is_training_and_the_measured_rates():
     for line, name, number, seconds in zip(ways, names, jobs, besides, strict=True):
         hours = (training + seconds) / 3600
         assert line == f"{name}: {number:,} submitted, {hours:.3g} CPU-hours"
-    _, here = cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=False)
+    _, here = forecast.costs("quickstart", config.load(ROOT / "config.yaml"), cluster=False)
     assert here == ways[0].partition("submitted, ")[2]
 
 
 def test_the_cost_of_unknown_data_is_refused(monkeypatch):
     monkeypatch.setattr(catalog, "headers", lambda settings: lambda name: None)
     with pytest.raises(ConfigError, match="quickstart: the size of its data is not known yet"):
-        list(cost.lines("quickstart", config.load(ROOT / "config.yaml"), cluster=True))
+        list(forecast.costs("quickstart", config.load(ROOT / "config.yaml"), cluster=True))
 
 
 def test_states_on_the_disk_are_those_of_the_clients_that_are_drawn():
@@ -98,9 +98,9 @@ def test_states_on_the_disk_are_those_of_the_clients_that_are_drawn():
     drawn = 12 * (1 - 0.6**3)
     # Ditto's clients also note in one byte whether they have trained.
     for name, size in {"fedavg": 0, "fedper": head, "ditto": body + head + 1}.items():
-        found = cost.state_bytes([of[name]], lambda name: HEADER)
+        found = forecast.state_bytes([of[name]], lambda name: HEADER)
         assert found == pytest.approx(drawn * size), name
-    both = cost.state_bytes([of["fedper"], of["fedper"]], lambda name: HEADER)
+    both = forecast.state_bytes([of["fedper"], of["fedper"]], lambda name: HEADER)
     assert both == pytest.approx(2 * drawn * head)
 
 
@@ -109,19 +109,19 @@ def test_a_job_requests_the_memory_of_its_largest_file(tmp_path):
     small.write_bytes(b"")
     with large.open("wb") as file:
         file.truncate(300_000_000)
-    assert cost.megabytes_of_process([str(small)]) == 2000
-    assert cost.megabytes_of_process([str(small), str(large)]) == 6000
-    assert cost.megabytes_of_process(str(large)) == 6000
+    assert forecast.megabytes_of_process([str(small)]) == 2000
+    assert forecast.megabytes_of_process([str(small), str(large)]) == 6000
+    assert forecast.megabytes_of_process(str(large)) == 6000
 
 
 def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu():
     settings = dataclasses.replace(config.load(), device="cuda", processes=2)
-    known = list(cost.lines("feddpa_table4", settings, cluster=True))[-1]
+    known = list(forecast.costs("feddpa_table4", settings, cluster=True))[-1]
     cells = catalog.runs(load_outline("feddpa_table4", ROOT / "studies")).values()
     seconds = catalog.total(cells, describe)
     assert seconds is not None
     # the network of all its runs trains 2,000 images a second on a CPU, 22,000 on a GPU
     hours = f"about {seconds / 11 / 3600:.3g} GPU-hours of training on an NVIDIA H100"
     assert known == f"GPUs: 2 for each job that trains or tests; {hours}"
-    unknown = list(cost.lines("quickstart", settings, cluster=True))[-1]
+    unknown = list(forecast.costs("quickstart", settings, cluster=True))[-1]
     assert unknown.endswith("; GPU-hours unknown: mlp not measured on a GPU")

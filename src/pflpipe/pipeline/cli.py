@@ -350,9 +350,9 @@ def _cost(study: Study, *, cluster: bool = False, config: "Config") -> Iterator[
     Args:
         cluster: for each way to submit it to SLURM
     """
-    from pflpipe.study import cost
+    from pflpipe.study import forecast
 
-    return cost.lines(study, config, cluster)
+    return forecast.costs(study, config, cluster)
 
 
 # ---------------------------------------------------------------- its results
