@@ -32,6 +32,7 @@ from pflpipe.privacy.ledger import Planned
 from pflpipe.report.figures import rows, style
 from pflpipe.report.summary import not_covered
 from pflpipe.report.tidy import existing, planned
+from pflpipe.report.words import WORDS
 from pflpipe.study.settings import Setting, layout
 from pflpipe.study.study_spec import Drawing, Study
 
@@ -175,11 +176,7 @@ def membership_figure(study: Study, results: Path, width: float) -> Figure:
     panels = list(itertools.product(facets, SCORES))
     columns = 2 * style.columns(width)
     lines = math.ceil(len(panels) / columns)
-    heading = (
-        "Separation of members from held-out clients, pooled over the seeds. Dashed: the most that "
-        "a plan without departures allows any attack; dotted: guessing. In brackets: areas "
-        "under the curves (AUC), in the order of the panels."
-    )
+    heading = WORDS["headings"]["membership"]
     height = lines * (0.75 * width / columns + _FRAME)
     drawing, grid = style.panels(len(panels), (lines, columns), width, heading, height)
     for axes, (facet, score) in zip(grid.flat, panels, strict=True):
@@ -303,11 +300,7 @@ def one_run_figure(study: Study, results: Path, width: float) -> Figure:
     """Draw for each setting the bound, the largest possible bound, and the claim, at the right edge
     if it is beyond the scale."""
     numbers = one_run_table(study, results)
-    heading = (
-        f"Lower bound on ε from guesses about one run's canaries, with {1 - ERROR:.0%} "
-        "confidence, and the claimed ε, at the right edge if it is larger. A bound above the claim "
-        "refutes it."
-    )
+    heading = WORDS["headings"]["one_run"].format(confidence=1 - ERROR)
     names = dict(enumerate(one.name for one in attacked("one_run", study, results)))
     drawing, (place,) = rows.draw([rows.Block("", [names])], width, heading)
     axes, heights = place.axes[0], np.array(list(place.heights.values()))

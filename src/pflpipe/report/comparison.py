@@ -317,10 +317,7 @@ def _of_persons(rows: pd.DataFrame) -> Iterator[str]:
             for client, person, delta in columns.itertuples(index=False)
         )
         number = "any number of" if pd.isna(most) else f"at most {most:g}"
-        yield (
-            f"The unit is one {DEALT} with all rows, and no person: the rows of one person lie "
-            f"with {number} clients, and {'; '.join(pairs)}."
-        )
+        yield WORDS["persons"].format(unit=DEALT, number=number, pairs="; ".join(pairs))
 
 
 def claim_notes(members: Iterable[Group]) -> Iterator[str]:

@@ -15,6 +15,7 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, best_round_text, finite
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.summary import dagger, not_covered
+from pflpipe.report.words import WORDS
 from pflpipe.study import layouts
 from pflpipe.study.settings import budget_text, round_up
 from pflpipe.study.study_spec import PaperLayout, Study
@@ -152,17 +153,11 @@ def _honest(group: Group) -> str:
 
 def _notes(layout: PaperLayout, groups: Sequence[Group], *, ours_too: bool) -> Iterator[str]:
     if any(_printed(layout, group) for group in groups):
-        yield (
-            f"In brackets: what the paper prints ({layout.source}), under the privacy that the "
-            "paper claims."
-        )
+        yield WORDS["in_brackets"].format(source=layout.source)
     deltas = {value for group in groups for value in finite(group.rows["delta"])}
     if deltas:
         text = ", ".join(f"{delta:g}" for delta in sorted(deltas))
-        yield (
-            f"ε: what the noise provides for a whole client (central trust) at δ = {text}, the "
-            "largest over the seeds."
-        )
+        yield WORDS["epsilons"].format(deltas=text)
     yield from comparison.claim_notes(groups)
     yield from comparison.code_notes(groups)
     is_cost = layout.metric in _COSTS

@@ -17,6 +17,7 @@ from pflpipe.report import cards, comparison, verdicts
 from pflpipe.report.comparison import ALONE, Group, by_budget, largest, of_claim
 from pflpipe.report.statistics import MIN_SEEDS, Difference, People
 from pflpipe.report.verdicts import DOES_NOT, PAYS, Verdict
+from pflpipe.report.words import WORDS
 from pflpipe.study.settings import layout, round_up
 from pflpipe.study.study_spec import Study
 
@@ -51,10 +52,7 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
             yield f"{where}: {sentence}" if where else sentence
     yield SEEDS_ALONE
     if len(study.looks) > 1:
-        yield (
-            f"Seeds may be added: the verdict is read at {names([str(n) for n in study.looks])} "
-            "seeds, and its intervals hold together at all of these."
-        )
+        yield WORDS["looks"].format(looks=names([str(look) for look in study.looks]))
     yield from comparison.protected(frame)
 
 
