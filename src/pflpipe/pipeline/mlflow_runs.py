@@ -35,7 +35,7 @@ BY_ROUND = "by_round/"
 """Before the name of an accuracy that was measured after a round, over ``evaluate_clients``: the
 name alone is the final one, over all clients, as in the table."""
 _CURVES = ("loss", *(f"{BY_ROUND}{name}" for name in METRICS))  # a group shows means over its seeds
-_CLAIMS: dict[str, str] = read_yaml(Path(__file__).with_name("mlflow.yaml"))["claims"]
+_WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("mlflow.yaml"))
 Point = tuple[str, float, int, int]
 """Name, value, time in milliseconds, step."""
 
@@ -112,13 +112,8 @@ def experiment_note(study: Study) -> str:
     """Return the text that MLflow shows above all runs of a study."""
     title = f"## {study.title}\n\n" if study.title else ""
     text = f"{study.description.strip()}\n\n" if study.description else ""
-    return (
-        f"{title}{text}`{MAIN}` and the like: {study.metric.described}. "
-        f"{measured(study.datasets)}\n\n"
-        "A run for each setting, with the means over its seeds, and below it one for each seed; "
-        "the study's run has table, figures and ledger. Names have the ε that holds. Search with "
-        "`tags.claim = 'certified'`, `tags.level = 'setting'`, `tags.method = 'dp_fedavg'`."
-    )
+    facts = {"metric": study.metric.described, "measured": measured(study.datasets)}
+    return title + text + str(_WORDS["note"]).format(main=MAIN, **facts)
 
 
 def _study_run(study: Study, results: Path) -> Tracked:
@@ -182,7 +177,7 @@ class _Group:
         bound += "" if delta is None else f" at δ = {delta:g}"
         note = [
             ", ".join(filter(None, [f"**{group.label}**", group.budget, group.facet_text])),
-            _CLAIMS[claim] + ("" if claim == "none" else f", ε = {bound}"),
+            _WORDS["claims"][claim] + ("" if claim == "none" else f", ε = {bound}"),
             f"Not pflpipe's own code: {code}" if code else "",
             f"{CHOSEN_ON_VALIDATION} {group.choice}" if row.chosen else "",
             *paragraphs,

@@ -5,13 +5,9 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-FORMS = (
-    ("table", 3.3, "footnotesize", 8.0),
-    ("table", 3.3, "scriptsize", 7.0),
-    ("table*", 6.7, "footnotesize", 8.0),
-    ("table*", 6.7, "scriptsize", 7.0),
-    ("table*", 6.7, "tiny", 5.0),
-)
+from pflpipe.report.words import WORDS
+
+FORMS: list[tuple[str, float, str, float]] = WORDS["latex_forms"]
 """Of a page with two columns: environment, width in inches, and a size of letters in points."""
 _LETTER, _BOLD, _APART = 0.5, 0.56, 4.0
 """Mean width of a letter in its size, of a bold one, and the points between two columns."""
@@ -112,7 +108,7 @@ def _form(table: Table) -> tuple[str, str]:
         for environment, inches, size, points in FORMS
         if points * letters + gaps <= 72 * inches
     )
-    return next(fitting, FORMS[-1][::2])
+    return next(fitting, (FORMS[-1][0], FORMS[-1][2]))
 
 
 def _width(text: str, most: int = _ENTRY, *, bold: bool = False) -> float:
@@ -154,16 +150,9 @@ def _tex_entry(entry: Entry, side: str) -> str:
     return f"\\textbf{{{text}}}" if entry.bold else text
 
 
-# fmt: off
-_MATH = {
-    "±": "pm", "∞": "infty", "ε": "varepsilon", "α": "alpha", "β": "beta", "γ": "gamma",
-    "δ": "delta", "λ": "lambda", "μ": "mu", "σ": "sigma", "τ": "tau", "×": "times", "≤": "leq",
-    "≥": "geq", "↑": "uparrow",
-}
-# fmt: on
 _TEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
-    | {character: f"$\\{name}$" for character, name in _MATH.items()}
+    | {character: f"$\\{name}$" for character, name in WORDS["latex_signs"].items()}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": "$<$", ">": "$>$", "†": r"$^\dagger$", "–": "--"}
 )
