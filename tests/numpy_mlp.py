@@ -9,6 +9,14 @@ import numpy as np
 from pflpipe.simulation import rounds
 
 HEAD = ("head.weight", "head.bias")
+BODY = ("fc1.weight", "fc1.bias")
+
+
+def errors(head, z, y):
+    """Slope of the mean cross-entropy with respect to the scores of a head on features."""
+    scores = z @ head["head.weight"].T + head["head.bias"]
+    scores = np.exp(scores - scores.max(1, keepdims=True))
+    return (scores / scores.sum(1, keepdims=True) - np.eye(scores.shape[1])[y]) / len(y)
 
 
 def gradient(w, x, y):
@@ -18,14 +26,17 @@ def gradient(w, x, y):
     inputs = [x]
     for layer in layers[:-1]:
         inputs.append(np.maximum(inputs[-1] @ w[f"{layer}.weight"].T + w[f"{layer}.bias"], 0))
-    scores = inputs[-1] @ w["head.weight"].T + w["head.bias"]
-    scores = np.exp(scores - scores.max(1, keepdims=True))
-    error = (scores / scores.sum(1, keepdims=True) - np.eye(scores.shape[1])[y]) / len(y)
-    slopes = {}
+    error, slopes = errors(w, inputs[-1], y), {}
     for layer, z in zip(reversed(layers), reversed(inputs), strict=True):
         slopes |= {f"{layer}.weight": error.T @ z, f"{layer}.bias": error.sum(0)}
         error = (error @ w[f"{layer}.weight"]) * (z > 0)
     return {name: slopes[name] for name in w}
+
+
+def fisher(w, x, y):
+    """Mean of the squares of each example's gradient."""
+    each = [gradient(w, x[[row]], y[[row]]) for row in range(len(y))]
+    return {name: np.mean([slope[name] ** 2 for slope in each], 0) for name in w}
 
 
 def sharp(rho, *, adaptive=False):
@@ -37,6 +48,16 @@ def sharp(rho, *, adaptive=False):
         scale = {name: np.abs(value) if adaptive else 1.0 for name, value in w.items()}
         reach = rho / (np.sqrt(sum(((scale[n] * g[n]) ** 2).sum() for n in w)) + 1e-12)
         return gradient({name: w[name] + reach * scale[name] ** 2 * g[name] for name in w}, x, y)
+
+    return slope
+
+
+def pulled(weight, anchor):
+    """Slope of the loss and of ``weight / 2`` times the squared distance to a model."""
+
+    def slope(w, x, y):
+        g = gradient(w, x, y)
+        return {name: g[name] + weight * (w[name] - anchor[name]) for name in w}
 
     return slope
 
@@ -61,19 +82,22 @@ def bounded(w, steps, bound, order, *, lr):
     shortened = []
     for x, y in steps:
         change = {name: -lr * slope for name, slope in gradient(w, x, y).items()}
-        length = np.linalg.norm(np.concatenate([value.ravel() for value in change.values()]), order)
+        length = np.linalg.norm(flat(change), order)
         w = {name: w[name] + min(1.0, bound / length) * value for name, value in change.items()}
         shortened.append(length > bound)
     return w, shortened
 
 
-def clipped(update, bound):
+def flat(tree):
+    """All numbers of a tree."""
+    return np.concatenate([np.ravel(value) for value in tree.values()])
+
+
+def clipped(update, bound, order=2):
     """The update, shortened to the bound over all tensors together."""
-    length = np.sqrt(sum((value**2).sum() for value in update.values()))
-    return {
-        name: value * min(1.0, bound / length) if length else value
-        for name, value in update.items()
-    }
+    length = np.linalg.norm(flat(update), order)
+    factor = min(1.0, bound / length) if length else 1.0
+    return {name: factor * value for name, value in update.items()}
 
 
 def less(left, right):
@@ -81,35 +105,50 @@ def less(left, right):
     return {name: value - right[name] for name, value in left.items()}
 
 
-def moved(w, updates, share=None):
-    """The model and the mean of clipped updates, which need not be of all its tensors."""
-    share = 1 / len(updates) if share is None else share
-    mean = {name: share * sum(one[name] for one in updates) for name in updates[0]}
-    return w | {name: w[name] + value for name, value in mean.items()}
+def arrays(tree, *place):
+    """The numbers of a tree of tensors, or of one client in a tree of all clients'."""
+    return {name: value[place].numpy() for name, value in tree.items()}
 
 
 def start(world):
     """The start of a simulation, and its model."""
     begun = rounds.start(world)
-    return begun, {name: value.numpy() for name, value in begun.params.items()}
+    return begun, arrays(begun.params)
 
 
-def assert_golden(world, update):
+def weights(world, by_size):
+    """The share of each client in a mean, by its number of examples or the same for all."""
+    sizes = np.array([len(rows) for rows in world.split.train])
+    return sizes / sizes.sum() if by_size else np.full(len(sizes), 1 / len(sizes))
+
+
+def assert_golden(world, update, *, begun=None, server=None, shares=None, clip=clipped, clips=True):
     """Hold the model of a run without noise against rounds by hand.
 
     Args:
         update: ``(w, client, round) ->`` what a client would send if nothing was clipped.
+        begun: where the run begins, if not at its start.
+        server: what is released besides the model, at its start; a part of ``w``.
+        shares: of the clients' messages in what is added; by default 1 / the expected cohort.
+        clip: ``(message, bound) ->`` what is sent of it.
+        clips: whether the mechanism shortens a message in every round (True) or in none (False).
 
     Returns:
         the end of the run, and its model by hand.
     """
-    begun, w = start(world)
-    for round in range(world.plan.rounds):
-        sent = [update(w, client, round) for client in range(world.plan.clients)]
-        w = moved(w, [clipped(one, world.plan.clip_norm) for one in sent])
+    begun, rule = begun or rounds.start(world), world.plan
+    w = arrays(begun.params) | (server or {})
+    if shares is None:
+        shares = np.full(rule.clients, 1 / (rule.sample_rate * rule.clients))
+    for round in range(rule.rounds):
+        drawn = np.flatnonzero(rounds.cohort(world, round)).tolist()
+        sent = {client: clip(update(w, client, round), rule.clip_norm) for client in drawn}
+        for client, message in sent.items():
+            w = w | {name: w[name] + shares[client] * value for name, value in message.items()}
     done = rounds.run(world, begun)
-    assert done.rows[-1]["fraction_clipped"] > 0
-    assert_close(done.params, w)
+    found = {row["fraction_clipped"] > 0 for row in done.rows if row["participants"]}
+    assert clips is None or found == {clips}
+    assert_close(done.params, {name: w[name] for name in done.params})
     return done, w
 
 
@@ -126,6 +165,11 @@ def steps(world, client, round, schedule):
     own = [index[:count] for index, count in zip(cut.index, cut.count, strict=True)]
     x, y = world.train.x[cut.row_indices].numpy(), world.train.y[cut.row_indices].numpy()
     return [(x[places], y[places]) for places in own]
+
+
+def local_pass(world, client, round, w, slope=gradient, schedule="train", **how):
+    """A client's model after its minibatches of a round, by ``descend``."""
+    return descend(w, steps(world, client, round, schedule), slope, **how)
 
 
 def assert_close(found, expected):

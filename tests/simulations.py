@@ -9,11 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe import cells, trees
+from pflpipe import cells
 from pflpipe.data.split import Split
 from pflpipe.learning import networks
-from pflpipe.learning.solvers import Batch, Objective
-from pflpipe.learning.task import Task
 from pflpipe.methods import registry
 from pflpipe.privacy import run_check
 from pflpipe.privacy.mechanism import Released, Uploads, release
@@ -163,24 +161,28 @@ def held(world: Simulation, done: Progress) -> None:
     run_check.check(world.plan, world.departures, "run", uploaded=sent, **found)
 
 
-def taking_turns(params: Tree, task: Task) -> list[Objective]:
-    """Return two objectives: a pulled loss that moves every third coordinate, and the plain loss
-    for the others."""
-    mask = {
-        name: torch.arange(value.numel()).view(value.shape) % 3 == 0
-        for name, value in params.items()
-    }
-
-    def pulled(tree: Tree, batch: Batch) -> Tensor:
-        return task.loss(tree, batch) + 0.1 * trees.norm(trees.sub(tree, params))
-
-    others = {name: ~value for name, value in mask.items()}
-    return [Objective(pulled, mask), Objective(task.loss, others)]
-
-
 def hooked(world: Simulation, **hooks: Any) -> Simulation:
     """Return the simulation of a method with some other hooks."""
     return dataclasses.replace(world, method=dataclasses.replace(world.method, **hooks))
+
+
+def overheard(world: Simulation, told: Callable[..., None], *hooks: str) -> Simulation:
+    """Return the simulation whose hooks tell their arguments before they run."""
+
+    def telling(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def tell(*given: Any) -> Any:
+            told(*given)
+            return hook(*given)
+
+        return tell
+
+    return hooked(world, **{name: telling(getattr(world.method, name)) for name in hooks})
+
+
+def with_rows(world: Simulation, x: Tensor | None = None, y: Tensor | None = None) -> Simulation:
+    """Return the simulation with other training examples."""
+    x = world.train.x if x is None else x
+    return dataclasses.replace(world, train=Examples(x, world.train.y if y is None else y))
 
 
 def snapshot(progress: Progress) -> Progress:
@@ -189,9 +191,14 @@ def snapshot(progress: Progress) -> Progress:
     return dataclasses.replace(progress, rows=list(progress.rows), timing=list(progress.timing))
 
 
+def finished(world: Simulation) -> Progress:
+    """Run all rounds and return their end."""
+    return rounds.run(world, rounds.start(world))
+
+
 def params_after(world: Simulation) -> Tree:
     """Run all rounds and return the global model."""
-    return rounds.run(world, rounds.start(world)).params
+    return finished(world).params
 
 
 def ends_of_other_data(world: Simulation, around: Callable[[Any], Any] = lambda f: f) -> Any:
@@ -205,9 +212,8 @@ def ends_of_other_data(world: Simulation, around: Callable[[Any], Any] = lambda 
         return dataclasses.replace(seen, sum=noise.sum)
 
     world = dataclasses.replace(world, release=around(blind))
-    others = Examples(torch.flip(world.train.x, [0]) + 1, torch.flip(world.train.y, [0]))
-    worlds = world, dataclasses.replace(world, train=others)
-    return [rounds.run(one, rounds.start(one)) for one in worlds]
+    x, y = (torch.flip(rows, [0]) for rows in (world.train.x, world.train.y))
+    return [finished(one) for one in (world, with_rows(world, x + 1, y))]
 
 
 def assert_equal(left: Tree, right: Tree, tolerance: float = 1e-13) -> None:

@@ -23,7 +23,7 @@ from pflpipe.simulation.simulation import Simulation
 from pflpipe.study.load import load_study
 from pflpipe.study.plans import plan_of
 from pflpipe.trees import Update
-from simulations import hooked, simulation
+from simulations import finished, overheard, simulation, with_rows
 
 TABLES = tabled.table("test_outside_hooks")
 
@@ -61,13 +61,9 @@ def built(tmp_path, monkeypatch):
     return build
 
 
-def finish(world: Simulation) -> rounds.Progress:
-    return rounds.run(world, rounds.start(world))
-
-
 def assert_stopped(world: Simulation, words: str) -> None:
     with pytest.raises(PrivacyError, match=words) as error:
-        finish(world)
+        finished(world)
     assert "\n" not in str(error.value)
 
 
@@ -77,7 +73,7 @@ def test_hooks_that_use_nothing_but_their_arguments_finish_with_the_same_bits(bu
     """The second process has the same floating point numbers: of the scale, of the model and of
     what the server keeps."""
     world = built(HONEST, backend)
-    checked, unchecked = finish(world), finish(replace(world, recipe=None))
+    checked, unchecked = finished(world), finished(replace(world, recipe=None))
     assert torch.equal(checked.params["fc1.weight"], unchecked.params["fc1.weight"])
     assert checked.server["norm"] > 0
 
@@ -103,7 +99,7 @@ def test_server_hooks_that_know_more_than_the_releases_stop_the_run(built, text,
 @pytest.mark.parametrize("text", [STASH, LOUD, OTHERS], ids=["stash", "loud", "others"])
 def test_under_vmap_what_a_hook_kept_cannot_be_used(built, text):
     with pytest.raises((PrivacyError, RuntimeError)):
-        finish(built(text, "vmap"))
+        finished(built(text, "vmap"))
 
 
 def test_a_client_that_sends_what_another_one_computed_stops_the_run(built):
@@ -118,15 +114,13 @@ def test_a_second_process_that_fails_stops_the_run_in_one_line(built, capfd):
 
 @pytest.mark.parametrize("place", ["personalize", "aggregate", "scale"])
 def test_other_hooks_may_not_change_what_they_are_given_either(place):
-    world = simulation("dp_fedavg")
 
     def slip(params, *rest):
         params["head.bias"].add_(1)
-        return getattr(world.method, place)(params, *rest)
 
-    slipping = replace(hooked(world, **{place: slip}), name="mine")
+    slipping = replace(overheard(simulation("dp_fedavg"), slip, place), name="mine")
     with pytest.raises(PrivacyError, match=rf"hook {place}: head\.bias; got 'changed in place'"):
-        evaluation.accuracies(slipping, finish(slipping))
+        evaluation.accuracies(slipping, finished(slipping))
 
 
 def tensors_of(value: Any, seen: set[int]) -> list[torch.Tensor]:
@@ -155,21 +149,16 @@ def test_a_hook_reaches_its_own_clients_rows_alone():
     for client, rows in enumerate(world.split.train):
         x[rows] = 1000.0 + client
     x[sum(len(rows) for rows in world.split.train) :] = 5000.0
-    train = replace(world.train, x=x)
     test = replace(world.test, x=torch.full_like(world.test.x, 6000.0))
     met = []
 
-    def looking(hook):
-        def look(params, server, state, batches, task):
-            reached = tensors_of((params, server, state, batches, task), set())
-            values = {v for t in reached if t.is_floating_point() for v in t.flatten().tolist()}
-            met.append((int(batches.n), sorted(v for v in values if v >= 1000)))
-            return hook(params, server, state, batches, task)
+    def look(params, server, state, batches, task):
+        reached = tensors_of((params, server, state, batches, task), set())
+        values = {v for t in reached if t.is_floating_point() for v in t.flatten().tolist()}
+        met.append((int(batches.n), sorted(v for v in values if v >= 1000)))
 
-        return look
-
-    hooks = {name: looking(getattr(world.method, name)) for name in ("local_update", "personalize")}
-    world = replace(hooked(world, **hooks), train=train, test=test)
+    world = overheard(world, look, "local_update", "personalize")
+    world = replace(with_rows(world, x), test=test)
     done = rounds.start(world)
     rounds.one_round(world, done)
     evaluation.accuracies(world, done)

@@ -19,7 +19,7 @@ from pflpipe.errors import PflpipeError, Problems
 from pflpipe.learning import networks
 from pflpipe.simulation import evaluation, rounds
 from pflpipe.study import metric_columns
-from simulations import CLASSES, simulation
+from simulations import CLASSES, overheard, simulation
 
 TEXTS = tabled.table("test_process_state")
 
@@ -61,14 +61,9 @@ def measured() -> None:
 
 
 def hooked() -> None:
-    world, change = simulation("dp_fedavg"), user_files.load("own.py:change")
-
-    def aggregate(*given: Any) -> Any:
-        change()
-        return world.method.aggregate(*given)
-
-    method = dataclasses.replace(world.method, aggregate=aggregate)
-    changing = dataclasses.replace(world, method=method, name="mine")
+    change = user_files.load("own.py:change")
+    world = overheard(simulation("dp_fedavg"), lambda *given: change(), "aggregate")
+    changing = dataclasses.replace(world, name="mine")
     rounds.one_round(changing, rounds.start(changing))
 
 

@@ -1,5 +1,5 @@
-"""APPFL's clients that take a number of steps: two rounds against an independent NumPy program, the
-bound on what they send, what their noise is worth, and what they reduce to."""
+"""APPFL's clients that take a number of steps: the bound on what they send, and what their noise is
+worth (their golden rounds: test_appfl.py)."""
 
 import dataclasses
 import math
@@ -7,25 +7,16 @@ import math
 import pytest
 import torch
 
-import numpy_mlp
 from pflpipe import cells
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.methods import registry
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import ledger
-from pflpipe.simulation import rounds
 from pflpipe.study.plans import plan_of
 from simulations import plan, simulation, spied
 
 PAPER = registry.departures("appfl_steps", "paper", False)
-BODY = ("fc1.weight", "fc1.bias")
-LR, STEPS = 0.3, 5
 NORMS = {"laplace": 1, "gaussian": 2}
-CLIP = {"laplace": 5.0, "gaussian": 1.6}
-
-
-def of(mechanism, **changes):
-    return plan(mechanism=mechanism, norm=NORMS[mechanism], **changes)
 
 
 def test_what_is_published_lacks_noise_and_composition_but_no_bound():
@@ -35,38 +26,11 @@ def test_what_is_published_lacks_noise_and_composition_but_no_bound():
 
 @pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
 @pytest.mark.parametrize("mechanism", NORMS)
-def test_two_golden_rounds(mechanism, departures):
-    """Steps go on over pass after pass; each is shortened to C / S, all parameters together."""
-    rule = of(mechanism, noise_multiplier=0.0, clip_norm=CLIP[mechanism], rounds=2)
-    settings = {"plan": rule, "departures": departures, "backend": "vmap", "lr": LR}
-    world = simulation("appfl_steps", {"local_steps": STEPS}, **settings)
-    begun, w = numpy_mlp.start(world)
-    heads = [{name: w[name] for name in numpy_mlp.HEAD} for _ in range(4)]
-    shortened = []
-    for round in range(2):
-        messages = []
-        for client in range(4):
-            point, steps = w | heads[client], numpy_mlp.steps(world, client, round, "train")
-            assert len(steps) == STEPS
-            bound = CLIP[mechanism] / STEPS
-            point, bites = numpy_mlp.bounded(point, steps, bound, NORMS[mechanism], lr=LR)
-            shortened += bites
-            messages.append({name: point[name] - w[name] for name in BODY})
-            heads[client] = {name: point[name] for name in numpy_mlp.HEAD}
-        w = w | {name: w[name] + sum(message[name] for message in messages) / 4 for name in BODY}
-    assert 0 < sum(shortened) < len(shortened)
-    done = rounds.run(world, begun)
-    assert all(row["fraction_clipped"] == 0 for row in done.rows)
-    numpy_mlp.assert_close(done.params, w)
-    numpy_mlp.assert_close(done.states, heads)
-
-
-@pytest.mark.parametrize("departures", [(), PAPER], ids=["strict", "paper"])
-@pytest.mark.parametrize("mechanism", NORMS)
 @pytest.mark.parametrize("steps", [1, 7])
 def test_whatever_the_data_a_message_is_at_most_the_clip_value_long(steps, mechanism, departures):
     """Learning rates that throw a model about: every step is shortened, none by the joint clip."""
-    rule = of(mechanism, clip_norm=0.06, noise_multiplier=0.0)
+    rule = {"clip_norm": 0.06, "noise_multiplier": 0.0}
+    rule = plan(mechanism=mechanism, norm=NORMS[mechanism], **rule)
     values = {"personal_layers": "", "local_steps": steps}
     world = simulation("appfl_steps", values, plan=rule, departures=departures, lr=50.0)
     for uploads, _, _ in spied(world)[1]:

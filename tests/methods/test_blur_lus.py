@@ -7,7 +7,7 @@ import pytest
 
 import numpy_mlp
 from pflpipe.simulation import rounds
-from simulations import assert_equal, linear, personal_models, plan, simulation, spied
+from simulations import assert_equal, finished, linear, personal_models, plan, simulation, spied
 
 WEIGHT, KEEP, LR, CLIP = 0.8, 0.5, 0.3, 0.15
 
@@ -16,13 +16,12 @@ def numpy_update(x, y, begin, steps, score):
     """One client's sparse change of the model, whose only layer is the head; x and y are all its
     examples."""
 
-    def pulled(w, x, y):
-        slope = numpy_mlp.gradient(w, x, y)
+    def bounded(w, x, y):
         outside = sum(((w[k] - begin[k]) ** 2).sum() for k in w) > CLIP**2
-        return {k: slope[k] + WEIGHT * outside * (w[k] - begin[k]) for k in w}
+        return numpy_mlp.pulled(WEIGHT * outside, begin)(w, x, y)
 
-    w = numpy_mlp.descend(begin, steps, pulled, lr=LR)
-    update = {k: w[k] - begin[k] for k in w}
+    w = numpy_mlp.descend(begin, steps, bounded, lr=LR)
+    update = numpy_mlp.less(w, begin)
     slope = numpy_mlp.gradient(w, x, y)
     utility = {k: np.abs(update[k] * (slope[k] if score == "gradient" else 1.0)) for k in w}
     ranked = np.sort(np.concatenate([value.reshape(-1) for value in utility.values()]))[::-1]
@@ -45,7 +44,7 @@ def test_the_penalty_has_no_gradient_inside_the_ball():
     def norms(weight, clip_norm):
         rule = plan(noise_multiplier=0.0, clip_norm=clip_norm, rounds=1)
         world = simulation("blur_lus", {"weight": weight, "keep_ratio": 1.0}, plan=rule)
-        row = rounds.run(world, rounds.start(world)).rows[0]
+        row = finished(world).rows[0]
         return row["update_norm_mean"], row["update_norm_max"]
 
     free = norms(0.0, 0.01)

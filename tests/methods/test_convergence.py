@@ -1,34 +1,20 @@
 """Every method solves a problem whose answer is known: separable classes, where the least
 cross-entropy is 0."""
 
-import dataclasses
-
 import pytest
 import torch
 import torch.nn.functional as F
 
+import tabled
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Examples
-from simulations import hooked, of_everybody, open_plan, plan, simulation
+from simulations import hooked, of_everybody, open_plan, plan, simulation, with_rows
 
 CLIENTS, ROUNDS = 4, 20
 # A bound in the units of the method that hardly shortens anything.
 CLIP = {"fedaddp": 1000.0, "appfl": 50.0, "appfl_steps": 50.0}
-HEAD = {"head_lr": 0.05}
-SETTINGS = {
-    "centaur": HEAD,
-    "dp_fedavg_fb": HEAD,
-    "dp_fedsam": {"rho": 0.05},
-    "dp_fedsam_topk": {"rho": 0.05},
-    "dp_pfeddsu": {**HEAD, "keep_ratio": 0.5},
-    "fedbabu": {"head_lr": 0.1},
-    "fedpac": {"head_epochs": 5, "weight": 0.1},
-    "fedrep": HEAD,
-    "pmtl_ft": {**HEAD, "weight": 0.1},
-    "private_fedrep": {"loss": "logistic", "penalty": 1e-6},
-}
+SETTINGS = tabled.table("test_convergence")
 # The algorithm of FedBN is that of FedPer and LG-FedAvg; a network with normalisation is too slow
 # for this. The others train nothing; their tests have the answer in closed form.
 UNTRAINED = {"one_shot_ridge", "own_constant", "item_effects", "one_release_factors"}
@@ -48,14 +34,13 @@ def separable(method):
     settings = {"plan": rule, "sizes": (6,) * CLIENTS, "backend": "vmap", "lr": 0.5}
     world = simulation(method, SETTINGS.get(method), **settings)
     x = 3 * F.one_hot(world.train.y, world.train.x.shape[1]).to(world.train.x)
-    return dataclasses.replace(world, train=Examples(x, world.train.y))
+    return with_rows(world, x)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", NAMES)
 def test_personal_models_reach_the_least_loss_on_separable_classes(method):
-    world = separable(method)
-    world = hooked(world, full_pass=True)
+    world = hooked(separable(method), full_pass=True)
 
     def loss(params, server, state, batches, task):
         personal = world.method.personalize(params, server, state, batches, task)

@@ -31,19 +31,17 @@ def test_golden_rounds(sigma):
     begun, w = numpy_mlp.start(world)
     last = {name: np.zeros_like(value) for name, value in w.items()}
     for round in range(3):
-        length = np.sqrt(sum((value**2).sum() for value in last.values()))
+        length = np.linalg.norm(numpy_mlp.flat(last))
         step = {name: (1 - GAMMA) * value for name, value in last.items()}
         for client in range(4):
-            steps, own = numpy_mlp.steps(world, client, round, "train"), 0.0
-            y, own = dict(w), {name: np.zeros_like(value) for name, value in w.items()}
+            steps = numpy_mlp.steps(world, client, round, "train")
+            y, own = w, dict.fromkeys(w, 0.0)
+            drift = {name: (1 - GAMMA) * value / len(steps) for name, value in last.items()}
             for batch in steps:
                 there = {name: y[name] - RHO * last[name] / max(length, 1e-12) for name in y}
                 slope = numpy_mlp.gradient(there, *batch)
                 own = {name: own[name] - GAMMA * LR * slope[name] for name in own}
-                y = {
-                    name: y[name] - GAMMA * LR * slope[name] + (1 - GAMMA) * last[name] / len(steps)
-                    for name in y
-                }
+                y = {name: y[name] - GAMMA * LR * slope[name] + drift[name] for name in y}
             sent = numpy_mlp.clipped(own, CLIP)
             step = {name: step[name] + sent[name] / 4 for name in step}
         w, last = {name: w[name] + smoothed(step[name], sigma) for name in w}, step

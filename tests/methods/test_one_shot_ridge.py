@@ -8,20 +8,19 @@ import pytest
 import torch
 
 import numpy_mlp
+import simulations
 from pflpipe import cells
 from pflpipe.learning import networks
 from pflpipe.methods.one_shot_ridge import solved
 from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Examples
-from simulations import assert_equal, params_after, personal_models, plan, quiet, simulation, spied
+from simulations import assert_equal, params_after, personal_models, plan, quiet, simulation
 
 PENALTY, SCALE, CLIP = 0.03, 0.7, 0.9
 
 
 def design(w, world, client):
     """Features with a 1 behind, and one-hot labels."""
-    rows = world.split.train[client]
-    x, y = world.train.x[rows].numpy(), world.train.y[rows].numpy()
+    x, y = numpy_mlp.rows(world, client)
     y = y if y.ndim == 1 else np.zeros(len(y), dtype=int)
     z = np.maximum(x @ w["fc1.weight"].T + w["fc1.bias"], 0)
     return np.hstack([z, np.ones((len(y), 1))]), np.eye(3)[y]
@@ -59,7 +58,7 @@ def test_without_clip_and_noise_it_is_ridge_regression_on_the_rows_of_all_client
     quiet = plan(clients, noise_multiplier=0.0, clip_norm=1e9, rounds=2)
     values = {"penalty": PENALTY, "sums": sums}
     world = simulation("one_shot_ridge", values, plan=quiet, sizes=sizes, backend="vmap")
-    w = {name: value.numpy() for name, value in rounds.start(world).params.items()}
+    _, w = numpy_mlp.start(world)
     parts = [design(w, world, client) for client in range(clients)]
     z, y = (np.vstack(part) for part in zip(*parts, strict=True))
     penalty = PENALTY * (clients if sums else len(z))
@@ -75,7 +74,7 @@ def test_of_one_client_it_is_the_head_that_dp_fedavg_fb_solves_on_the_client():
     one_shot = params_after(simulation("one_shot_ridge", {"penalty": 1e-6}, **settings))
     solver = {"head_solver": "ridge", "head_weight_decay": 1e-6}
     world = simulation("dp_fedavg_fb", solver, **settings)
-    own = personal_models(world, rounds.run(world, rounds.start(world)))
+    own = personal_models(world, simulations.finished(world))
     assert_equal(one_shot, {name: value[0] for name, value in own.items()}, 1e-4)
 
 
@@ -90,8 +89,8 @@ def test_of_numbers_and_of_one_logit_it_is_ridge_regression_too(loss):
         labels = (labels[:, 0] > 0).long()
         network = networks.build(cells.Model("mlp", (4,)), (5,), 1)
         world = dataclasses.replace(world, network=network)
-    world = dataclasses.replace(world, train=Examples(world.train.x, labels))
-    w = {name: value.numpy() for name, value in rounds.start(world).params.items()}
+    world = simulations.with_rows(world, y=labels)
+    _, w = numpy_mlp.start(world)
     z = np.vstack([design(w, world, client)[0] for client in range(3)])
     y = labels[:18].numpy() if loss == "squared_error" else 2.0 * labels[:18, None].numpy() - 1
     head = np.linalg.solve(z.T @ z / 18 + PENALTY * np.eye(5), z.T @ y / 18)
@@ -100,7 +99,7 @@ def test_of_numbers_and_of_one_logit_it_is_ridge_regression_too(loss):
 
 def test_it_sends_moments_and_no_parameters():
     world = simulation("one_shot_ridge", plan=plan(rounds=1))
-    done, ((uploads, scale, released),), _ = spied(world)
+    done, ((uploads, scale, released),), _ = simulations.spied(world)
     assert set(uploads.update) == set(released.sum) == {"gram", "cross"}
     assert scale.keys() == {"cross"}
     assert done.uploaded_bits == 32 * (5 * 5 + 5 * 3)

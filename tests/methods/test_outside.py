@@ -4,14 +4,11 @@ import dataclasses
 import importlib.metadata
 import json
 import re
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-import pflpipe
 import tabled
 import warm
 from called import called
@@ -21,7 +18,6 @@ from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.methods import plugins, registry
 from pflpipe.methods.base import Method
 from pflpipe.methods.registry import NAMES
-from pflpipe.pipeline import cli
 from pflpipe.study import trial
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
@@ -205,16 +201,6 @@ def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
     trial.check(cell, datasets.Header(shape, classes, 100, None))
 
 
-@pytest.mark.slow
-def test_python_runs_a_cell_of_a_method_in_a_file(project, tmp_path):
-    for name in ("easgd.py", "easgd.yaml"):
-        shutil.copy(ROOT / "docs/examples" / name, "studies")
-    cell = load_study("easgd").cells[-1]
-    result = pflpipe.run(cell, tmp_path / "data", device="cpu")
-    assert result.ledger.claim == "unreviewed"
-    assert result.accuracies["personal_own"] > 10
-
-
 def test_hooks_may_name_their_parameters_as_the_paper_does(project):
     write_method(METHOD.replace("local_update)", "lambda w, v, u, *rest: None)"))
     assert registry.of(cell_of()).name == "mine"
@@ -236,13 +222,9 @@ def test_a_method_of_an_installed_package_is_named_like_our_own(project, package
     assert registry.listed()[len(NAMES) :] == [("mine", "their_methods")]
 
 
-def test_the_list_of_methods_says_where_those_of_packages_come_from(packages, monkeypatch, capsys):
+def test_the_list_of_methods_says_where_those_of_packages_come_from(packages, ran):
     packages("mine", "their_methods:mine")
-    monkeypatch.setattr(sys, "argv", ["pflpipe", "methods"])
-    with pytest.raises(SystemExit) as ended:
-        cli.main()
-    assert ended.value.code == 0
-    listed = capsys.readouterr().out
+    listed = ran("methods").out
     assert "\nmine: Mine (nobody 2025), from their_methods\n    profile strict: claim un" in listed
     assert "\n    weight = 0.5\n" in listed
 

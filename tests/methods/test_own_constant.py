@@ -1,32 +1,26 @@
 """The own constant: against counts by hand, for every kind of label."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
-from pflpipe.simulation import evaluation, rounds
-from pflpipe.simulation.clients import Examples
-from simulations import open_plan, personal_models, simulation
+from pflpipe.simulation import evaluation
+from simulations import finished, open_plan, personal_models, simulation, with_rows
 
 
 def world(labels=None, **training):
     found = simulation("own_constant", plan=open_plan(rounds=1), backend="vmap", **training)
-    if labels is None:
-        return found
-    return dataclasses.replace(found, train=Examples(found.train.x, labels(found.train.y)))
+    return found if labels is None else with_rows(found, y=labels(found.train.y))
 
 
 def models(found):
-    return personal_models(found, rounds.run(found, rounds.start(found)))
+    return personal_models(found, finished(found))
 
 
 def test_everybody_answers_its_own_most_frequent_class():
     found = world()
     biases = models(found)["head.bias"].numpy()
-    done = rounds.run(found, rounds.start(found))
-    scores = evaluation.accuracies(found, done)
+    scores = evaluation.accuracies(found, finished(found))
     for client, (bias, score) in enumerate(zip(biases, scores, strict=True)):
         counts = np.bincount(found.train.y[found.split.train[client]], minlength=3) + 0.5
         np.testing.assert_allclose(bias, np.log(counts / counts.sum()), rtol=1e-12)
@@ -44,9 +38,8 @@ def test_one_logit_is_the_log_odds_of_both_classes():
 
 def test_of_numbers_it_is_the_mean_of_each():
     draws = torch.Generator().manual_seed(0)
-    found = world(
-        lambda y: torch.randn(len(y), 3, generator=draws, dtype=torch.float64), loss="squared_error"
-    )
+    numbers = torch.randn(len(world().train.y), 3, generator=draws, dtype=torch.float64)
+    found = world(lambda y: numbers, loss="squared_error")
     for client, bias in enumerate(models(found)["head.bias"]):
         torch.testing.assert_close(bias, found.train.y[found.split.train[client]].mean(0))
 
@@ -54,7 +47,7 @@ def test_of_numbers_it_is_the_mean_of_each():
 def test_it_is_the_most_frequent_class_whatever_the_features_are():
     """Nothing of x is read, and what no row says counts as equal."""
     found = world()
-    blind = dataclasses.replace(found, train=Examples(found.train.x + torch.nan, found.train.y))
+    blind = with_rows(found, found.train.x + torch.nan)
     for name, value in models(found).items():
         assert value.equal(models(blind)[name])
     empty = simulation("own_constant", plan=open_plan(2, rounds=1), backend="vmap", sizes=(0, 4))
@@ -62,6 +55,5 @@ def test_it_is_the_most_frequent_class_whatever_the_features_are():
 
 
 def test_it_sends_nothing():
-    found = world()
-    done = rounds.run(found, rounds.start(found))
+    done = finished(world())
     assert (done.releases, done.uploaded_bits) == (0, 0)

@@ -1,13 +1,9 @@
 """Methods that send more than parameters: what they send shares one clip bound, and is counted."""
 
-import dataclasses
-
 import pytest
 
 from pflpipe import trees
-from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Examples
-from simulations import CLASSES, plan, simulation, spied
+from simulations import CLASSES, finished, plan, simulation, spied, with_rows
 
 MODEL, BODY = 4 * 5 + 4 + CLASSES * 4 + CLASSES, 4 * 5 + 4
 
@@ -28,9 +24,8 @@ def test_a_larger_scale_leaves_more_of_the_clip_to_the_model_and_more_noise_to_t
 
     def lengths(scale):
         world = simulation(method, {name: scale}, plan=plan(rounds=1))
-        x = world.train.x
-        world = dataclasses.replace(world, train=Examples(x, x[:, :CLASSES].argmax(1)))
-        _, ((_, _, released),), _ = spied(world)
+        labels = world.train.x[:, :CLASSES].argmax(1)
+        _, ((_, _, released),), _ = spied(with_rows(world, y=labels))
         sent, names = released.clean, [key for key in released.clean if key.startswith(part)]
         model = {key: value for key, value in sent.items() if key in world.network.shapes}
         noise = {key: released.sum[key] - sent[key] for key in names}
@@ -51,4 +46,4 @@ def test_a_larger_scale_leaves_more_of_the_clip_to_the_model_and_more_noise_to_t
 )
 def test_every_part_is_counted_in_the_upload(method, numbers):
     world = simulation(method, plan=plan(rounds=2))
-    assert rounds.run(world, rounds.start(world)).uploaded_bits == 2 * 32 * numbers
+    assert finished(world).uploaded_bits == 2 * 32 * numbers

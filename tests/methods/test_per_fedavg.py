@@ -10,10 +10,9 @@ from pflpipe.simulation import rounds
 from simulations import assert_equal, linear, open_plan, personal_models, simulation
 
 ALPHA, DELTA, LR, CLIP = 0.4, 0.05, 0.3, 0.2
-VARIANTS = ["fo", "hf"]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", ["fo", "hf"])
 def test_golden_round(variant):
     world = linear("per_fedavg", {"alpha": ALPHA, "variant": variant, "delta": DELTA}, CLIP, LR)
 
@@ -31,9 +30,8 @@ def test_golden_round(variant):
             if variant == "hf":
                 ahead = numpy_mlp.gradient(less(w, g, -DELTA), *third)
                 behind = numpy_mlp.gradient(less(w, g, DELTA), *third)
-                meta = {
-                    name: g[name] - ALPHA * (ahead[name] - behind[name]) / (2 * DELTA) for name in g
-                }
+                curve = {name: (ahead[name] - behind[name]) / (2 * DELTA) for name in g}
+                meta = less(g, curve, ALPHA)
             w, at = less(w, meta, LR), at + len(y)
         return numpy_mlp.less(w, begin)
 

@@ -1,17 +1,14 @@
 """pFedFDA: two rounds against an independent NumPy program, and noise in the covariance."""
 
-import dataclasses
-
 import numpy as np
 import torch
 
 import numpy_mlp
+from numpy_mlp import BODY
 from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Examples
 from pflpipe.trees import Update
-from simulations import CLASSES, assert_equal, personal_models, plan, simulation
+from simulations import CLASSES, assert_equal, personal_models, plan, simulation, with_rows
 
-BODY = ("fc1.weight", "fc1.bias")
 LR, CLIP, RIDGE, UNITS = 0.2, 0.4, 0.1, {"means": 1.7, "covariance": 0.6}
 VALUES = {"ridge": RIDGE, "mean_scale": UNITS["means"], "covariance_scale": UNITS["covariance"]}
 
@@ -19,8 +16,7 @@ VALUES = {"ridge": RIDGE, "mean_scale": UNITS["means"], "covariance_scale": UNIT
 def learnable(values=None, **changes):
     """A simulation with labels that follow from the rows, so that clients trust their own."""
     world = simulation("pfedfda", values, **changes)
-    x = world.train.x
-    return dataclasses.replace(world, train=Examples(x, x[:, :CLASSES].argmax(1)))
+    return with_rows(world, y=world.train.x[:, :CLASSES].argmax(1))
 
 
 def classifier(means, covariance, y):
@@ -49,11 +45,8 @@ def adapted(w, x, y, means, covariance):
         loss = 0.0
         for half in (~odd, odd):
             own = fitted(z[half], y[half], means)
-            mixed = [
-                (1 - beta) * old + beta * new
-                for old, new in zip((means, covariance), own, strict=True)
-            ]
-            weight, bias = classifier(*mixed, y)
+            pairs = (means, own[0]), (covariance, own[1])
+            weight, bias = classifier(*((1 - beta) * old + beta * new for old, new in pairs), y)
             scores = z[~half] @ weight.T + bias
             logs = scores - np.log(np.exp(scores).sum(1, keepdims=True))
             loss -= logs[np.arange(len(logs)), y[~half]].sum() / max(len(logs), 1)
@@ -65,40 +58,40 @@ def adapted(w, x, y, means, covariance):
 
 def test_golden_rounds_and_personal_model():
     """The second round is the first with a covariance; client 2 has one row, so its beta is 0."""
-    world = learnable(
-        VALUES, plan=plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2), backend="vmap", lr=LR
-    )
-    begun, w = numpy_mlp.start(world)
-    server = {"means": w["head.weight"], "covariance": np.zeros((4, 4))}
-    betas = set()
-    for round in range(2):
-        total = dict.fromkeys([*BODY, *server], 0.0)
-        for client in range(4):
-            x, y = numpy_mlp.rows(world, client)
-            weight, bias = classifier(server["means"], server["covariance"], y)
-            start = w | {"head.weight": weight, "head.bias": bias}
-            steps = numpy_mlp.steps(world, client, round, "train")
-            end = numpy_mlp.descend(start, steps, numpy_mlp.gradient, lr=LR, names=BODY)
-            beta, *found = adapted(end, x, y, **server)
-            betas.add(beta)
-            units = {name: end[name] - w[name] for name in BODY}
-            for (name, old), new in zip(server.items(), found, strict=True):
-                units[name] = (new - old) / UNITS[name]
-            for name, value in numpy_mlp.clipped(units, CLIP).items():
-                total[name] = total[name] + value * UNITS.get(name, 1.0) / 4
-        w = w | {name: w[name] + total[name] for name in BODY}
-        server = {name: value + total[name] for name, value in server.items()}
+    rule = plan(noise_multiplier=0.0, clip_norm=CLIP, rounds=2)
+    world = learnable(VALUES, plan=rule, backend="vmap", lr=LR)
+    server, betas = {"means": None, "covariance": np.zeros((4, 4))}, set()
+
+    def with_head(w, y, means, covariance):
+        weight, bias = classifier(means, covariance, y)
+        return w | {"head.weight": weight, "head.bias": bias}
+
+    def update(both, client, round):
+        w = {name: both[name] for name in world.network.shapes}
+        old = [both[name] for name in server]
+        x, y = numpy_mlp.rows(world, client)
+        start = with_head(w, y, *old)
+        end = numpy_mlp.local_pass(world, client, round, start, lr=LR, names=BODY)
+        beta, *new = adapted(end, x, y, *old)
+        betas.add(beta)
+        moved = {name: a - b for name, a, b in zip(server, new, old, strict=True)}
+        units = {name: value / UNITS[name] for name, value in moved.items()}
+        return {name: end[name] - w[name] for name in BODY} | units
+
+    def clip(message, bound):
+        sent = numpy_mlp.clipped(message, bound)
+        return {name: value * UNITS.get(name, 1.0) for name, value in sent.items()}
+
+    server["means"] = numpy_mlp.arrays(rounds.start(world).params)["head.weight"]
+    done, both = numpy_mlp.assert_golden(world, update, server=server, clip=clip)
     assert len(betas) > 2
-    done = rounds.run(world, begun)
     assert not done.states
-    assert done.rows[1]["fraction_clipped"] > 0
-    numpy_mlp.assert_close(done.params, w)
+    server = {name: both[name] for name in server}
     numpy_mlp.assert_close(done.server, server)
-    models = []
+    w, models = {name: both[name] for name in world.network.shapes}, []
     for client in range(4):
         x, y = numpy_mlp.rows(world, client)
-        weight, bias = classifier(*adapted(w, x, y, **server)[1:], y)
-        models.append(w | {"head.weight": weight, "head.bias": bias})
+        models.append(with_head(w, y, *adapted(w, x, y, **server)[1:]))
     numpy_mlp.assert_close(personal_models(world, done), models)
 
 

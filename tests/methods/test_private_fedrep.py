@@ -1,26 +1,24 @@
 """Private FedRep: rounds against an independent NumPy program, its reduction to FedRep, and what
 becomes of the rows of U."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
 import numpy_mlp
+import simulations
 from pflpipe import cells
 from pflpipe.methods.private_fedrep import batches_of, moment, orthonormalised
 from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Examples
-from simulations import assert_equal, params_after, personal_models, plan, quiet, simulation, spied
+from simulations import assert_equal, params_after, plan, quiet, simulation, spied, with_rows
 
 PENALTY, LR, CLIP, SCALE = 0.05, 4.0, 0.2, 0.5
 LINEAR, U = cells.Model("embedding", (2,), items=5), "embedding.weight"
 
 
 def rows_of(world, client):
-    rows = world.split.train[client]
-    return world.train.x[rows].numpy(), np.eye(3)[world.train.y[rows].numpy()]
+    x, y = numpy_mlp.rows(world, client)
+    return x, np.eye(3)[y]
 
 
 def ridge(z, y):
@@ -64,10 +62,10 @@ def test_golden_rounds_and_personal_model():
             slope = weight.T @ error.T @ x
             change = change + numpy_mlp.clipped({"": -LR * slope}, CLIP)[""] / 4
         u = orthonormal_rows(u + change)
-    done = rounds.run(world, rounds.start(world))
+    done = simulations.finished(world)
     assert all(row["fraction_clipped"] > 0 for row in done.rows[:2])
     np.testing.assert_allclose(done.params[U].numpy(), u, rtol=1e-9, atol=1e-12)
-    models = personal_models(world, done)
+    models = simulations.personal_models(world, done)
     for client in range(4):
         x, y = rows_of(world, client)
         for name, value in zip(numpy_mlp.HEAD, ridge(x @ u.T, y), strict=True):
@@ -82,8 +80,7 @@ def test_without_its_own_parts_it_is_fedrep_with_heads_by_newton_steps():
     found = params_after(simulation("private_fedrep", values, **settings))
     values = {"head_solver": "newton", "head_weight_decay": PENALTY}
     expected = params_after(simulation("fedrep", values, **settings))
-    head = ("head.weight", "head.bias")
-    assert_equal(*({k: v for k, v in one.items() if k not in head} for one in (found, expected)))
+    assert_equal(*({k: one[k] for k in numpy_mlp.BODY} for one in (found, expected)))
 
 
 def test_the_halves_share_no_row_and_are_drawn_anew():
@@ -115,15 +112,9 @@ def test_the_halves_share_no_row_and_are_drawn_anew():
 def test_who_has_no_row_for_the_body_sends_none_of_it(model, spectral):
     """One client has no rows, and one has a single row, which is for the head; weight decay moves
     the bodies of the others."""
-    world = simulation(
-        "private_fedrep",
-        {"spectral": spectral},
-        sizes=(5, 0, 1),
-        shape=(4,) if model.name == "gru" else (5,),
-        model=model,
-        backend="vmap",
-        weight_decay=0.1,
-    )
+    settings = {"sizes": (5, 0, 1), "shape": (4,) if model.name == "gru" else (5,)}
+    settings |= {"model": model, "backend": "vmap", "weight_decay": 0.1}
+    world = simulation("private_fedrep", {"spectral": spectral}, **settings)
     done, seen, _ = spied(world)
     for value in seen[-1][0].update.values():
         assert not value[1:].any()
@@ -136,7 +127,7 @@ def test_inputs_that_are_an_index_have_the_moment_of_their_one_hot_rows():
         world = simulation("private_fedrep", model=LINEAR, shape=shape)
         index = torch.arange(len(world.train.x)) % 5
         x = index.double()[:, None] if shape == (1,) else torch.eye(5).double()[index]
-        world = dataclasses.replace(world, train=Examples(x, torch.arange(len(x)) // 2 % 3))
+        world = with_rows(world, x, torch.arange(len(x)) // 2 % 3)
         start = rounds.start(world)
 
         def hook(state, batches, others, start=start, world=world):

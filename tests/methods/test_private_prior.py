@@ -12,8 +12,7 @@ from scipy import optimize
 from pflpipe.errors import ConfigError
 from pflpipe.learning import networks
 from pflpipe.simulation import rounds
-from pflpipe.simulation.clients import Examples
-from simulations import LINEAR, personal_models, plan, simulation, spied
+from simulations import LINEAR, personal_models, plan, simulation, spied, with_rows
 
 QUIET = {"noise_multiplier": 0.0, "rounds": 1}
 SETTINGS = {"spread": 0.8, "length": 1.0, "noise": 0.7}
@@ -29,7 +28,7 @@ def world(loss="cross_entropy", **changes):
     if loss == "binary":
         found = dataclasses.replace(found, network=networks.build(LINEAR, (5,), 1))
         y = (y[:, 0] > 0).long()
-    return dataclasses.replace(found, train=Examples(found.train.x, y))
+    return with_rows(found, y=y)
 
 
 def best(found, client, loss, mean, variance):
@@ -69,6 +68,16 @@ def left(found, client, loss, head, variance):
     return np.diag(np.linalg.inv(hessian)).reshape(outputs, width)
 
 
+def shortened(message):
+    """A message of at most the length 1."""
+    return message * min(1, 1 / np.linalg.norm(message))
+
+
+def joined(params):
+    """A head, or that of every client, as ``[..., K, F + 1]``."""
+    return np.concatenate([params["head.weight"], params["head.bias"][..., None]], -1)
+
+
 @pytest.mark.parametrize("loss", ["cross_entropy", "binary", "squared_error"])
 def test_golden_round(loss):
     """Messages, server and home, with messages that reach their length and others that do not."""
@@ -77,34 +86,25 @@ def test_golden_round(loss):
     outputs = found.network.shapes["head.weight"][0]
     zero = np.zeros((outputs, 6))
     heads = [best(found, client, loss, zero, zero + 0.8**2) for client in range(4)]
-    sizes = np.array([np.linalg.norm(head) for head in heads])
-    assert sizes.min() < 1 < sizes.max()
-    sent = [head * min(1, 1 / size) for head, size in zip(heads, sizes, strict=True)]
-    squares = [
-        estimate**2 + left(found, client, loss, head, 0.8**2) - 0.8**2
-        for client, (head, estimate) in enumerate(zip(heads, sent, strict=True))
-    ]
-    sizes = np.array([np.linalg.norm(square) for square in squares])
-    squares = [square * min(1, 1 / size) for square, size in zip(squares, sizes, strict=True)]
-    for client, (estimate, square) in enumerate(zip(sent, squares, strict=True)):
-        one, two = (uploads.update[name][client] for name in ("estimate", "square"))
-        np.testing.assert_allclose(one, estimate, atol=1e-5)
-        np.testing.assert_allclose(two, square, atol=1e-5)
+    sizes = [np.linalg.norm(head) for head in heads]
+    assert min(sizes) < 1 < max(sizes)
+    sent, squares = [shortened(head) for head in heads], []
+    for client, (head, estimate) in enumerate(zip(heads, sent, strict=True)):
+        rest = left(found, client, loss, head, 0.8**2)
+        squares.append(shortened(estimate**2 + rest - 0.8**2))
+    np.testing.assert_allclose(uploads.update["estimate"], sent, atol=1e-5)
+    np.testing.assert_allclose(uploads.update["square"], squares, atol=1e-5)
     assert scale["estimate"].item() == pytest.approx(math.sqrt(2) / 0.5)
     assert scale["square"].item() == pytest.approx(math.sqrt(2) / 0.5)
     mean = np.mean(sent, 0)
     variance = np.maximum(0.8**2 + np.mean(squares, 0) - mean**2, 1e-4)
     np.testing.assert_allclose(done.server["variance"], variance, atol=1e-5)
-    np.testing.assert_allclose(done.params["head.weight"], mean[:, :-1], atol=1e-5)
-    np.testing.assert_allclose(done.params["head.bias"], mean[:, -1], atol=1e-5)
-    models = personal_models(found, done)
+    np.testing.assert_allclose(joined(done.params), mean, atol=1e-5)
     mean = uploads.update["estimate"].mean(0).numpy()
     variance = done.server["variance"].numpy()
-    for client in range(4):
-        own = best(found, client, loss, mean, variance)
-        tolerance = {"atol": 1e-4 if loss == "binary" else 1e-5}
-        np.testing.assert_allclose(models["head.weight"][client], own[:, :-1], **tolerance)
-        np.testing.assert_allclose(models["head.bias"][client], own[:, -1], **tolerance)
+    own = [best(found, client, loss, mean, variance) for client in range(4)]
+    found_own = joined(personal_models(found, done))
+    np.testing.assert_allclose(found_own, own, atol=1e-4 if loss == "binary" else 1e-5)
 
 
 def test_no_message_is_longer_than_the_clip_norm_whatever_the_rows_are():
@@ -114,9 +114,7 @@ def test_no_message_is_longer_than_the_clip_norm_whatever_the_rows_are():
     found = simulation("private_prior", wide, plan=rule, sizes=(9, 9, 1), model=LINEAR)
     x = torch.zeros_like(found.train.x)
     x[:9, 0], x[9:18] = (found.train.y[:9] == 1).double(), found.train.x[9:18]
-    _, ((uploads, scale, _),), _ = spied(
-        dataclasses.replace(found, train=Examples(x, found.train.y))
-    )
+    _, ((uploads, scale, _),), _ = spied(with_rows(found, x))
     squares = [(v / scale[n]).flatten(1).square().sum(1) for n, v in uploads.update.items()]
     lengths = sum(squares).sqrt()
     assert (lengths <= 0.7 * (1 + 1e-12)).all()
@@ -145,16 +143,15 @@ def test_few_own_rows_are_completed_by_what_others_are_like(epsilon_noise):
     inputs[:kept] = torch.from_numpy(x.reshape(kept, 5))
     labels = torch.zeros(len(inputs), dtype=torch.float64)
     labels[:kept] = torch.from_numpy(y.reshape(kept))
-    found = dataclasses.replace(found, train=Examples(inputs, labels))
+    found = with_rows(found, inputs, labels)
     done, ((uploads, _, _),), _ = spied(found)
     models = personal_models(found, done)
-    own = np.hstack([models["head.weight"][:, 0].numpy(), models["head.bias"].numpy()])
 
     def distance(heads):
         return ((heads - truth) ** 2).sum(1).mean()
 
     alone = uploads.update["estimate"][:, 0].numpy()
-    everybody = np.hstack([done.params["head.weight"][0], done.params["head.bias"]])
+    own, everybody = joined(models)[:, 0], joined(done.params)
     assert distance(own) < 0.8 * min(distance(alone), distance(everybody))
 
 

@@ -6,21 +6,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
+import simulations
 import tabled
 from pflpipe import cells
 from pflpipe.methods import registry
-from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
-from simulations import (
-    assert_equal,
-    next_states,
-    of_everybody,
-    open_plan,
-    params_after,
-    personal_models,
-    plan,
-    simulation,
-)
+from simulations import assert_equal, open_plan, params_after, personal_models, plan, simulation
 
 TABLES = tabled.table("test_reductions")
 
@@ -68,7 +59,7 @@ def trained(method: str, values: dict[str, Any], **settings: Any) -> tuple[Simul
     asked = {"method": method, "hyperparameters": values, "backend": "vmap", **settings}
     if repr(asked) not in _ENDS:
         world = simulation(**asked)
-        _ENDS[repr(asked)] = world, rounds.run(world, rounds.start(world))
+        _ENDS[repr(asked)] = world, simulations.finished(world)
     return _ENDS[repr(asked)]
 
 
@@ -106,30 +97,21 @@ def test_local_only_is_fedavg_with_one_client():
 # Personal models
 
 
-@pytest.mark.parametrize(
-    ("method", "values"),
-    [("dp_fedavg_global", {}), ("per_fedavg", {"alpha": 0.0}), ("ppsgd", {"head_lr": 0.0})],
-)
+@pytest.mark.parametrize(("method", "values"), TABLES["RELEASED"])
 def test_the_personal_model_is_the_released_one_to_the_bit(method, values):
     world, done = trained(method, values)
     for name, value in personal_models(world, done).items():
         assert torch.equal(value, done.params[name].expand_as(value))
 
 
-@pytest.mark.parametrize(
-    ("method", "values"),
-    [("dp_fedpgn", {}), ("dp_fedsofim", {}), ("dp_scaffold", {}), ("fedprox", {"weight": 3.0})],
-)
+@pytest.mark.parametrize(("method", "values"), TABLES["TRAINED"])
 def test_the_personal_model_is_trained_by_the_steps_of_dp_fedavg(method, values):
     world, done = trained(method, values)
     plain = simulation("dp_fedavg", backend="vmap")
     assert_equal(personal_models(world, done), personal_models(plain, done), 0)
 
 
-@pytest.mark.parametrize(
-    ("method", "values"),
-    [("feddpa", {"tau": 0.0, "ac": False}), ("dp_fedsim", {"threshold": 0.0})],
-)
+@pytest.mark.parametrize(("method", "values"), TABLES["OWN"])
 def test_at_threshold_zero_the_local_model_never_takes_a_global_value(method, values):
     rules = [plan(noise_multiplier=noise) for noise in (100.0, 0.0)]
     noisy, quiet = (trained(method, values, plan=rule)[1] for rule in rules)
@@ -138,28 +120,16 @@ def test_at_threshold_zero_the_local_model_never_takes_a_global_value(method, va
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "values", "kept"),
-    [
-        ("dp_fedsim", {"threshold": 0.3}, ""),
-        ("fedaddp", {"tau": 0.3}, "local."),
-        ("fedala", {"p": 2}, "local."),
-        ("feddpa", {"tau": 0.3}, ""),
-        ("fedglp_adp", {"dynamic": False}, "local."),
-    ],
-)
+@pytest.mark.parametrize(("method", "values", "kept"), TABLES["KEPT"])
 def test_the_personal_model_is_what_one_more_local_pass_would_keep(method, values, kept):
     world, done = trained(method, values)
-    ends = next_states(world, done)
+    ends = simulations.next_states(world, done)
     for name, value in personal_models(world, done).items():
         assert torch.equal(value, ends[f"{kept}{name}"])
         assert not torch.equal(value, done.states[f"{kept}{name}"])
 
 
-@pytest.mark.parametrize(
-    ("method", "values"),
-    [("appfl", {}), ("appfl_steps", {"local_steps": 5}), ("dp_fedsam", {"rho": 0.5})],
-)
+@pytest.mark.parametrize(("method", "values"), TABLES["ENDS"])
 def test_the_personal_model_is_the_end_of_one_more_local_pass(method, values):
     """A pass that is not clipped; of APPFL the published one."""
     world, done = trained(method, values, departures=PAPER.get(method, ()))
@@ -168,7 +138,7 @@ def test_the_personal_model_is_the_end_of_one_more_local_pass(method, values):
         upload, kept = world.method.local_update(params, *given)
         return {name: params[name] + value for name, value in upload.update.items()} | kept
 
-    ends = of_everybody(world, done, local_pass)
+    ends = simulations.of_everybody(world, done, local_pass)
     for name, value in personal_models(world, done).items():
         torch.testing.assert_close(value, ends[name], rtol=1e-12, atol=1e-14)
         assert not torch.equal(value[0], done.params[name])

@@ -4,6 +4,7 @@ profile."""
 import pytest
 
 import tabled
+from pflpipe import cells
 from pflpipe.errors import ConfigError
 from pflpipe.facts.departures import DEPARTURES
 from pflpipe.methods import registry
@@ -17,9 +18,8 @@ def test_every_method_states_title_paper_and_known_departures(name):
     about = registry.info(name).about
     assert about.title
     assert about.paper
-    assert set(about.departures + about.paper_departures + about.official_departures) <= set(
-        DEPARTURES
-    )
+    known = about.departures + about.paper_departures + about.official_departures
+    assert set(known) <= set(DEPARTURES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,9 +51,8 @@ def test_departures_follow_the_hyper_parameters_that_take_a_step_out():
     part = registry.departures("fedglp_adp", "paper", False, hyperparameters={"acndp": False})
     assert sorted({*part, "client_clip_weights"}) == list(whole)
     assert len(part) == len(whole) - 1
-    assert (
-        registry.departures("fedglp_adp", "strict", False, hyperparameters={"acndp": False}) == ()
-    )
+    strict = registry.departures("fedglp_adp", "strict", False, hyperparameters={"acndp": False})
+    assert strict == ()
 
 
 def test_a_choice_after_the_noise_is_certified_in_both_profiles():
@@ -67,8 +66,20 @@ def test_departures_follow_the_profile():
     assert registry.departures("feddpa", "paper", False) == ()
     official = ("data_size_weights", "sample_level_calibration", "update_against_global")
     assert registry.departures("feddpa", "paper", True) == official
+    assert "public_sampling" in registry.departures("dp_fedsam", "paper", True)
     assert registry.departures("fedavg", "strict", False) == ("data_size_weights",)
     with pytest.raises(ConfigError, match="profile: paper"):
         registry.departures("feddpa", "strict", True)
     with pytest.raises(ConfigError, match="official code departs"):
         registry.departures("dp_fedavg", "paper", True)
+
+
+@pytest.mark.parametrize(
+    ("method", "hidden", "layers"),
+    [("fedbn", (8,), "normalisation layers"), ("centaur", (), "layers before the head")],
+)
+def test_a_network_without_the_layers_that_a_method_is_about_is_refused(method, hidden, layers):
+    message = f"{method}: model; got 'mlp'; expected a network with {layers}"
+    with pytest.raises(ConfigError, match=message):
+        registry.check_model(method, cells.Model("mlp", hidden))
+    registry.check_model(method, cells.Model("resnet20"))
