@@ -10,7 +10,8 @@ import pytest
 import torch
 
 import pflpipe
-from pflpipe import cells, trees
+import tabled
+from pflpipe import cells, options, trees
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
@@ -18,11 +19,14 @@ from pflpipe.simulation import clients, rounds
 from pflpipe.simulation import simulation as engine
 from pflpipe.simulation.clients import Padded
 from pflpipe.simulation.isolation import CLIENTS
-from simulations import hooked, plan, simulation
+from simulations import finished, overheard, plan, simulation
 from two_worlds import ROUNDS, differences, given, movement, play, with_pool
+
+TABLES = tabled.table("test_isolation")
 
 PRIVATE = [name for name in NAMES if registry.info(name).about.private]
 PUBLISHED = [name for name in PRIVATE if registry.departures(name, "paper", official_code=False)]
+OTHER_BITS = "other bits than the same client computes by itself"
 BACKENDS = ["vmap", pytest.param("loop", marks=pytest.mark.night)]
 """By day, test_api.py looks for all private methods at clients in a loop."""
 SIZES = (9, 4, 1, 6, 20, 12, 30, 7)
@@ -43,9 +47,18 @@ def uneven(method, backend, *, rate=1.0, **changes):
     return with_pool(world.isolated("auto"))
 
 
+def assert_apart(world, *others, moved=True):
+    """Compare worlds in which the subject has other rows with the one in which it is removed;
+    ``moved``: whether the clipped sum of the others is compared too, which departures change."""
+    removed = play(given(world, SUBJECT, 0))
+    for other in others:
+        there = play(other, removed.heard)
+        assert differences(removed, there, SUBJECT) == []
+        assert not moved or movement(removed, there, SUBJECT)[0] == 0
+
+
 def worlds(world, method):
-    """Return the worlds to compare with the one in which the subject is removed: many rows, of
-    small networks a thousand, and rows of NaN."""
+    """Many rows, of small networks a thousand, and rows of NaN."""
     yield given(world, SUBJECT, 33 if registry.info(method).about.needs == ("norm",) else 1000)
     yield given(world, SUBJECT, 9, nan=True)
 
@@ -55,11 +68,7 @@ def worlds(world, method):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_nothing_of_the_others_follows_from_one_clients_rows(method, backend):
     world = uneven(method, backend)
-    removed = play(given(world, SUBJECT, 0))
-    for other in worlds(world, method):
-        there = play(other, removed.heard)
-        assert differences(removed, there, SUBJECT) == []
-        assert movement(removed, there, SUBJECT)[0] == 0
+    assert_apart(world, *worlds(world, method))
 
 
 @pytest.mark.slow
@@ -80,9 +89,7 @@ def test_nothing_of_the_others_follows_from_one_clients_rows(method, backend):
 )
 def test_nor_with_minibatches_adam_a_secret_draw_or_float64(method, backend, changes):
     world = uneven(method, backend, **changes)
-    removed = play(given(world, SUBJECT, 0))
-    there = play(given(world, SUBJECT, 33), removed.heard)
-    assert differences(removed, there, SUBJECT) == []
+    assert_apart(world, given(world, SUBJECT, 33))
 
 
 @pytest.mark.slow
@@ -92,9 +99,7 @@ def test_nor_as_published(method, backend):
     """Their departures belong to the release and to what a client sends about itself."""
     departures = registry.departures(method, "paper", official_code=False)
     world = uneven(method, backend, departures=departures)
-    removed = play(given(world, SUBJECT, 0))
-    for other in worlds(world, method):
-        assert differences(removed, play(other, removed.heard), SUBJECT) == []
+    assert_apart(world, *worlds(world, method), moved=False)
 
 
 @pytest.mark.slow
@@ -106,23 +111,23 @@ def test_nor_with_heads_that_are_solved_exactly(method, backend, solver):
     hidden = {"model": cells.Model("mlp", (5,))}
     world = uneven(method, backend, hyperparameters={"head_solver": solver}, **hidden)
     assert world.backend == backend
-    removed = play(given(world, SUBJECT, 0))
-    for other in worlds(world, method):
-        assert differences(removed, play(other, removed.heard), SUBJECT) == []
+    assert_apart(world, *worlds(world, method))
 
 
 def bits(world, cohort):
     """What each client of a cohort computes in the first round: client -> tree."""
     found = rounds.local_updates(world, rounds.start(world), cohort).tree()
-    return {
-        client: {name: value[place] for name, value in found.items()}
-        for place, client in enumerate(cohort)
-    }
+    places = enumerate(cohort)
+    return {client: {name: v[place] for name, v in found.items()} for place, client in places}
 
 
-def assert_same_bits(one, other):
-    assert one.keys() == other.keys()
-    assert all(trees.same_bits(one[name], other[name]) for name in one)
+def assert_same_bits(world, clients, cohorts):
+    """Compare what clients compute in these cohorts with what they compute beside everybody."""
+    everybody = bits(world, list(range(clients)))
+    for cohort in cohorts:
+        for client, tree in bits(world, cohort).items():
+            assert tree.keys() == everybody[client].keys()
+            assert all(trees.same_bits(tree[name], everybody[client][name]) for name in tree)
 
 
 @pytest.mark.slow
@@ -130,26 +135,13 @@ def assert_same_bits(one, other):
 @pytest.mark.parametrize("backend", ["vmap", "loop"])
 def test_who_else_is_drawn_and_in_which_order_changes_no_bit(method, backend):
     world = uneven(method, backend)
-    everybody = bits(world, list(range(8)))
-    for cohort in ([6, 2, 7, 0, 5, 1, 4, 3], [3, 6, 0], [6]):
-        for client, tree in bits(world, cohort).items():
-            assert_same_bits(tree, everybody[client])
+    assert_same_bits(world, 8, ([6, 2, 7, 0, 5, 1, 4, 3], [3, 6, 0], [6]))
 
 
-SHALLOW = [
-    (cells.Model("mlp", (5,)), (3,)),
-    (cells.Model("mlp", (1,)), (8,)),
-    (cells.Model("mlp", (33, 7)), (19,)),
-    (cells.Model("mlp", (64,)), (135,)),
-    (cells.Model("embedding", (8,), items=135), (135,)),
-    (cells.Model("embedding", (8,), items=135), (1,)),
-    (cells.Model("gru", (7, 9), items=31), (5,)),
-]
-DEEP = [
-    (cells.Model("cnn_femnist"), (28, 28, 1)),
-    (cells.Model("resnet20"), (8, 8, 1)),
-    (cells.Model("resnet20"), (8, 8, 3)),
-]
+SHALLOW, DEEP = (
+    [(options.build(cells.Model, model), tuple(shape)) for model, shape in TABLES[name]]
+    for name in ("SHALLOW", "DEEP")
+)
 
 
 @pytest.mark.slow
@@ -170,10 +162,7 @@ def test_places_and_group_sizes_change_no_bit_of_odd_networks(network, shape, dt
     world = simulation("dp_fedavg", backend="vmap", model=network, shape=shape, **given)
     world = world.isolated("auto")
     order = np.random.default_rng(1).permutation(len(sizes)).tolist()
-    everybody = bits(world, list(range(len(sizes))))
-    for cohort in (order, order[::3], order[:1]):
-        for client, tree in bits(world, cohort).items():
-            assert_same_bits(tree, everybody[client])
+    assert_same_bits(world, len(sizes), (order, order[::3], order[:1]))
 
 
 def every_second_place(value):
@@ -213,15 +202,13 @@ def test_a_machine_on_which_bits_follow_places_or_counts_is_noticed(monkeypatch,
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_hooks_run_on_kernels_that_repeat_their_bits(backend):
     """cuDNN's fastest kernels add in any order; the flags forbid them, on every device."""
-    world = simulation("dp_fedavg", backend=backend)
-    seen, local_update = [], world.method.local_update
+    seen = set()
 
-    def spying(*arguments):
-        seen.append((torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark))
-        return local_update(*arguments)
+    def told(*arguments):
+        seen.add((torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark))
 
-    rounds.run(hooked(world, local_update=spying), rounds.start(world))
-    assert set(seen) == {(True, False)}
+    finished(overheard(simulation("dp_fedavg", backend=backend), told, "local_update"))
+    assert seen == {(True, False)}
 
 
 def test_the_kernels_of_the_caller_are_as_they_were():
@@ -275,15 +262,13 @@ def the_last_loss(world, progress, cohort):
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-@pytest.mark.parametrize(
-    "leak", [rows_of_the_cohort, the_last_loss], ids=lambda leak: leak.__name__
-)
+@pytest.mark.parametrize("leak", [rows_of_the_cohort, the_last_loss])
 def test_a_run_whose_learning_rate_follows_others_is_refused(backend, leak, monkeypatch):
     world = simulation("dp_fedavg", backend=backend)
-    rounds.run(world, rounds.start(world))
+    finished(world)
     monkeypatch.setattr(rounds, "local_updates", leaky(world, leak))
-    with pytest.raises(PrivacyError, match="other bits than the same client computes by itself"):
-        rounds.run(world, rounds.start(world))
+    with pytest.raises(PrivacyError, match=OTHER_BITS):
+        finished(world)
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
@@ -303,10 +288,10 @@ def test_a_run_is_refused_whichever_part_of_what_a_client_computes_follows_other
         tree[name] = tree[name] * (1 + 1e-15 * (len(cohort) - 1))
         return replace(computed, **{part: tree})
 
-    rounds.run(world, rounds.start(world))
+    finished(world)
     monkeypatch.setattr(rounds, "local_updates", moved)
     with pytest.raises(PrivacyError, match="other bits") as error:
-        rounds.run(world, rounds.start(world))
+        finished(world)
     assert f"a client's {part[:5]}" in str(error.value)
 
 
@@ -322,19 +307,18 @@ def test_a_run_whose_groups_are_padded_to_the_widest_is_refused(monkeypatch):
 
     changes = {"sizes": (30, 9, 14, 11), "batch_size": 0, "local_epochs": 5}
     world = simulation("dp_fedavg", backend="vmap", dtype=torch.float32, **changes)
-    rounds.run(world, rounds.start(world))
+    finished(world)
     monkeypatch.setattr(engine, "for_each_client", widest)
-    with pytest.raises(PrivacyError, match="other bits than the same client computes by itself"):
-        rounds.run(world, rounds.start(world))
+    with pytest.raises(PrivacyError, match=OTHER_BITS):
+        finished(world)
 
 
 def test_the_proof_is_made_where_nobody_was_drawn_either(monkeypatch):
     world = simulation("dp_fedavg", plan=plan(rounds=1, sample_rate=1e-9))
-    done = rounds.run(world, rounds.start(world))
-    assert done.rows[0]["participants"] == 0
+    assert finished(world).rows[0]["participants"] == 0
     monkeypatch.setattr(rounds, "local_updates", leaky(world, rows_of_the_cohort))
     with pytest.raises(PrivacyError, match="other bits"):
-        rounds.run(world, rounds.start(world))
+        finished(world)
 
 
 @pytest.mark.parametrize(("method", "again"), [("fedavg", 0), ("dp_fedavg", CLIENTS)])
@@ -349,8 +333,7 @@ def test_only_a_private_run_computes_clients_again(method, again):
 
     world = simulation(method)
     fields = {field.name: getattr(world, field.name) for field in dataclasses.fields(world)}
-    counted = Counted(**fields)
-    rounds.run(counted, rounds.start(counted))
+    finished(Counted(**fields))
     assert cohorts == [world.plan.clients] * world.plan.rounds + [1] * again
 
 
@@ -358,16 +341,13 @@ def test_the_run_proves_it_with_clients_that_its_key_draws():
     """So that nobody can say for which clients it must hold."""
     met = []
     world = simulation("dp_fedavg", sizes=(3,) * 12, plan=plan(12, rounds=1))
-    update = world.method.local_update
 
-    def local_update(params, server, state, batches, task):
+    def told(params, server, state, batches, task):
         met.append(batches.train.x[0, 0].item())
-        return update(params, server, state, batches, task)
 
     def proved(key):
         met.clear()
-        spied = replace(hooked(world, local_update=local_update), key=key)
-        rounds.run(spied, rounds.start(spied))
+        finished(replace(overheard(world, told, "local_update"), key=key))
         return met[12:]
 
     assert len(proved("one")) == CLIENTS

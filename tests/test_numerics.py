@@ -16,8 +16,8 @@ from pflpipe.privacy import accounting, clip_bits, mechanism
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import LARGEST, LEAST, Adaptive, Plan
 from pflpipe.seeds import release_rng
-from pflpipe.simulation import evaluation, rounds
-from simulations import assert_equal, held, open_plan, plan, simulation, spied
+from pflpipe.simulation import evaluation
+from simulations import assert_equal, finished, held, open_plan, plan, simulation, spied, with_rows
 
 BACKENDS = ("loop", "vmap")
 
@@ -35,7 +35,7 @@ def world(method, backend, sick=(), one_class=(), **changes):
         x[found.split.train[client]] = math.nan
     for client in one_class:
         y[found.split.train[client]] = 1
-    return replace(found, train=replace(found.train, x=x, y=y))
+    return with_rows(found, x, y)
 
 
 # Some methods read no number of x: own_constant labels alone, and those of people and items look
@@ -70,7 +70,7 @@ def test_a_client_whose_numbers_are_not_finite_counts_as_zero_and_touches_nobody
 @pytest.mark.parametrize("method", READING)
 def test_a_run_in_which_everybody_diverges_ends_and_says_so(method, backend):
     place = world(method, backend, sick=range(4))
-    done = rounds.run(place, rounds.start(place))
+    done = finished(place)
     assert done.diverged_round == 1
     assert trees.is_finite(done.params)
     row = done.rows[0]
@@ -87,16 +87,15 @@ def test_a_run_in_which_everybody_diverges_ends_and_says_so(method, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("extremes", [(1e-12, 1e6), (1e12, 0.0)], ids=str)
+@pytest.mark.parametrize(("clip_norm", "noise"), [(1e-12, 1e6), (1e12, 0.0)])
 @pytest.mark.parametrize("method", [name for name in NAMES if registry.info(name).about.private])
 def test_any_clip_norm_and_multiplier_give_finite_models_and_the_noise_of_the_plan(
-    method, extremes
+    method, clip_norm, noise
 ):
-    found = []
+    found, rule = [], {"clip_norm": clip_norm, "noise_multiplier": noise}
     for backend in BACKENDS:
-        values = dict(zip(("clip_norm", "noise_multiplier"), extremes, strict=True))
-        place = world(method, backend, one_class=[1, 2], **values)
-        done = rounds.run(place, rounds.start(place))
+        place = world(method, backend, one_class=[1, 2], **rule)
+        done = finished(place)
         assert done.diverged_round is None
         held(place, done)
         found.append(done)
@@ -121,7 +120,7 @@ def test_bounds_and_noise_that_float32_does_not_hold_are_refused_before_anything
 def test_noise_at_the_ends_of_what_is_allowed_is_that_of_the_plan_in_float32(clip_norm):
     extreme = plan(rounds=2, clip_norm=clip_norm, noise_multiplier=1.0)
     place = simulation("dp_fedavg", plan=extreme, dtype=torch.float32)
-    done = rounds.run(place, rounds.start(place))
+    done = finished(place)
     assert trees.is_finite(done.params)
     held(place, done)
 

@@ -3,6 +3,7 @@ client is a zero."""
 
 import dataclasses
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,9 +14,8 @@ from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.methods import registry
 from pflpipe.privacy import mechanism, secure
 from pflpipe.privacy.plan import Adaptive
-from pflpipe.simulation import rounds
 from pflpipe.simulation.remote import Device, Server, refused
-from simulations import assert_equal, held, open_plan, plan, simulation
+from simulations import assert_equal, finished, held, open_plan, plan, simulation
 
 NEEDS_MORE = {
     "fedavg": "its server needs more than the sum of the updates (data_size_weights)",
@@ -63,7 +63,7 @@ def test_every_method_works_but_those_whose_server_needs_more_than_the_sum():
 @pytest.mark.parametrize("method", WORKS)
 def test_devices_and_a_server_release_what_one_machine_releases(method, tmp_path):
     run = world(method)
-    alone = rounds.run(run, rounds.start(run))
+    alone = finished(run)
     server, _ = trained(run, tmp_path)
     assert_equal(alone.params, server.progress.params, 1e-6)
     assert_equal(alone.server, server.progress.server, 1e-6)
@@ -78,36 +78,26 @@ def test_devices_and_a_server_release_what_one_machine_releases(method, tmp_path
 )
 def test_cohorts_noise_and_bound_are_those_of_the_plan(change, tmp_path):
     run = world("dp_fedavg", **change)
-    alone = rounds.run(run, rounds.start(run))
+    alone = finished(run)
     server, _ = trained(run, tmp_path)
     assert_equal(alone.params, server.progress.params, 0)
     assert server.progress.bound == alone.bound
 
 
 def test_secure_noise_is_drawn_once_a_round_and_by_the_server_alone(tmp_path, monkeypatch):
-    drawn = []
-
-    def draw(scale, count):
-        drawn.append(np.arange(count) - count // 2)
-        return drawn[-1]
-
+    draw = mock.Mock(side_effect=lambda scale, count: np.arange(count) - count // 2)
     monkeypatch.setattr(secure, "draw", draw)
     run = world("dp_fedavg", mechanism="discrete_gaussian", noise="secure", sample_rate=1.0)
     server, _ = trained(run, tmp_path)
     held(run, server.progress)
-    assert len(drawn) == run.plan.rounds
+    assert draw.call_count == run.plan.rounds
 
 
 def test_an_absent_client_is_a_message_of_zeros_in_a_cohort_that_was_drawn(tmp_path):
-    run, seen = world("feddpa", sample_rate=1.0), []
-
-    def release(noise, *given):
-        seen.append(given[:2])
-        return mechanism.release(noise, *given)
-
+    run, release = world("feddpa", sample_rate=1.0), mock.Mock(side_effect=mechanism.release)
     server, _ = trained(dataclasses.replace(run, release=release), tmp_path, absent=(1,))
-    assert len(seen) == run.plan.rounds
-    for uploads, present in seen:
+    assert release.call_count == run.plan.rounds
+    for _, uploads, present, *_ in (call.args for call in release.call_args_list):
         assert present.tolist() == [True] * 4
         lengths = [sum(float(v[i].abs().sum()) for v in uploads.update.values()) for i in range(4)]
         assert [length > 0 for length in lengths] == [True, False, True, True]
@@ -140,7 +130,7 @@ def test_what_a_client_sends_has_nothing_of_its_state_and_its_model_stays_in_its
     assert {*sent} == {*run.method.upload(run.task)}
     file = places[2].keep_model(2, server.public)
     model = torch.load(file, weights_only=True)
-    alone = rounds.run(run, rounds.start(run))
+    alone = finished(run)
     assert file.is_relative_to(tmp_path / "2")
     assert model["head.weight"].shape == alone.params["head.weight"].shape
     assert not torch.equal(model["head.weight"], server.progress.params["head.weight"])
@@ -164,8 +154,7 @@ def test_the_sum_of_shares_is_the_simulated_one_to_the_bit(method, absent, tmp_p
         server.see(sum(sent) % 2**16, len(sent))
         assert server.step({}) == 4 - len(absent & {(round, 2)})
     assert len(shares) == 12 - len(absent)
-    alone = secure_sums.simulated(run, absent)
-    alone = rounds.run(alone, rounds.start(alone))
+    alone = finished(secure_sums.simulated(run, absent))
     assert_equal(alone.params, server.progress.params, 0)
     held(server.simulation, server.progress)
     assert np.isnan(server.progress.rows[-1]["update_norm_max"]), "the server has seen no message"

@@ -6,6 +6,7 @@ in the draw of clients. audit/test_residuals.py looks at the law of the noise it
 """
 
 import dataclasses
+import itertools
 import math
 from dataclasses import replace
 
@@ -46,6 +47,12 @@ def small(**changes):
     return simulation("dp_fedavg", plan=rule, shape=(60,), local_epochs=1, **options)
 
 
+def look(rule, sent, present, released, *, scale=None, key="k", steps=frozenset()):
+    """What a check of one release finds."""
+    rest = (steps, key, range(6), sent, present, scale or {}, released)
+    return of_release(Residuals(), rule, *rest)
+
+
 def with_noise(world, factor):
     """The same run with noise of another size in its releases than the plan on file has."""
 
@@ -60,41 +67,36 @@ def with_noise(world, factor):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize(
-    "rule", [GAUSSIAN, SAMPLED, LAPLACE], ids=["gaussian", "sampled", "laplace"]
-)
+@pytest.mark.parametrize("rule", [GAUSSIAN, SAMPLED, LAPLACE])
 def test_what_was_sent_is_counted_and_one_other_bit_is_found(rule, dtype):
     update = uploads(dtype=dtype, size=2.0)
     scale = {"vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 0.0], dtype=dtype)}
     scale["matrix"] = torch.tensor(0.3, dtype=dtype)
     drawn = cohorts.sample_clients(release_rng("k", "sample", 0), rule)
-    present, clients = torch.from_numpy(drawn), range(6)
+    present = torch.from_numpy(drawn)
+    given = rule, Uploads(update), present
     released = release(release_rng("k", "noise", 0), Uploads(update), present, rule, scale)
-
-    def look(released, key="k"):
-        rest = (frozenset(), key, clients, Uploads(update), present, scale, released)
-        return of_release(Residuals(), rule, *rest)
-
     sent = 12 + 3 + 1 + 70  # those with a scale of 0 are not
-    assert look(released) == Residuals(releases=1, coordinates=sent)
+    assert look(*given, released, scale=scale) == Residuals(releases=1, coordinates=sent)
     for name, value in released.sum.items():
         for place in range(value.numel()):
             other = value.clone()
             flat = other.view(-1)
             flat[place] = torch.nextafter(flat[place], torch.tensor(math.inf, dtype=dtype))
             changed = replace(released, sum=released.sum | {name: other})
-            assert look(changed).mismatches == 1, "where the scale is 0 too"
-    assert look(released, "another key").mismatches == sent
+            found = look(*given, changed, scale=scale)
+            assert found.mismatches == 1, "where the scale is 0 too"
+    assert look(*given, released, scale=scale, key="another key").mismatches == sent
     more = replace(released, sum=released.sum | {"raw": update["vector"].sum(0)})
-    assert look(more).mismatches == 1, "a tensor that is no part of the update"
+    found = look(*given, more, scale=scale)
+    assert found.mismatches == 1, "a tensor that is no part of the update"
 
 
 def test_without_noise_none_is_drawn():
     for rule in (NOTHING, replace(GAUSSIAN, noise_multiplier=0.0)):
         present = torch.from_numpy(cohorts.sample_clients(release_rng("k", "sample", 0), rule))
         released = release(release_rng("k", "noise", 0), Uploads(uploads()), present, rule)
-        rest = (frozenset(), "k", range(6), Uploads(uploads()), present, {}, released)
-        assert of_release(Residuals(), rule, *rest) == Residuals(releases=1)
+        assert look(rule, Uploads(uploads()), present, released) == Residuals(releases=1)
 
 
 def profiles():
@@ -125,22 +127,21 @@ def test_every_combination_of_published_departures_is_among_them():
 
 def test_only_messages_of_clients_that_are_there_count():
     update = uploads(dtype=torch.float64)
-    mask = {
-        f"mask.{name}": torch.rand(value.shape, generator=torch_generator(1)) < 0.5
-        for name, value in update.items()
+    draws = {
+        n: torch.rand(value.shape, generator=torch_generator(1)) for n, value in update.items()
     }
+    mask = {f"mask.{name}": draw < 0.5 for name, draw in draws.items()}
     steps = frozenset({"noise_on_support"})
     sent = Uploads(update, mask)
     released = release(release_rng("k", "noise", 0), sent, SOME, SAMPLED, departures=steps)
-    found = of_release(Residuals(), SAMPLED, steps, "k", range(6), sent, SOME, {}, released)
+    found = look(SAMPLED, sent, SOME, released, steps=steps)
     assert found.coordinates == sum(int(value[SOME].sum()) for value in mask.values())
     assert found.mismatches == 0
     for client, seen in ((0, 1), (2, 0)):
         messages = {name: value.clone() for name, value in released.messages.items()}
         messages["scalar"][client] += 1
         other = replace(released, messages=messages)
-        rest = (SAMPLED, steps, "k", range(6), sent, SOME, {}, other)
-        assert of_release(Residuals(), *rest).mismatches == seen
+        assert look(SAMPLED, sent, SOME, other, steps=steps).mismatches == seen
 
 
 def test_watching_a_run_is_not_part_of_it():
@@ -164,23 +165,15 @@ def test_noise_of_another_size_is_refused(mechanism, factor):
 
 def one_other_round(world):
     """In the first round half of the noise."""
-    seen = []
-
-    def first(generator, uploads, present, plan, *rest):
-        seen.append(plan)
-        other = replace(plan, noise_multiplier=0.5) if len(seen) == 1 else plan
-        return release(generator, uploads, present, other, *rest)
-
-    return first
+    releases = itertools.chain([with_noise(world, 0.5).release], itertools.repeat(release))
+    return lambda *arguments: next(releases)(*arguments)
 
 
 def the_last_round(world):
-    used = []
+    numbers = itertools.chain([0], itertools.count())
 
     def again(generator, *arguments):
-        used.append(None)
-        name = "noise", max(0, len(used) - 2)
-        return release(release_rng(world.key, *name), *arguments)
+        return release(release_rng(world.key, "noise", next(numbers)), *arguments)
 
     return again
 

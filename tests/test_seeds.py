@@ -10,13 +10,10 @@ from scipy import stats
 from fake_results import BASE
 from pflpipe import seeds
 from pflpipe.methods import registry
-from pflpipe.privacy import cohorts, mechanism
 from pflpipe.privacy.cohorts import sample_clients
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, numpy_rng, release_rng, seed_for
-from pflpipe.simulation import rounds
 from residual_runs import RAREST
-from simulations import plan, simulation
 
 
 def keyed_by(generator):
@@ -80,27 +77,6 @@ def test_cohorts_of_two_rates_are_not_nested(rates):
     assert stats.binomtest(both, clients, rates[0] * rates[1]).pvalue > RAREST
     for rate, cohort in zip(rates, drawn, strict=True):
         assert stats.binomtest(int(cohort.sum()), clients, rate).pvalue > RAREST
-
-
-def test_the_engine_draws_cohorts_and_noise_from_streams_of_the_run_and_the_round(monkeypatch):
-    """With all 128 bits: a seed that is cut short somewhere in between would be another stream."""
-    world = replace(simulation("dp_fedavg", plan=plan(sample_rate=0.5)), key=registry.key(BASE))
-    found = {"noise": [], "sample": []}
-
-    def sample(generator, *arguments):
-        found["sample"].append(generator.bit_generator.state)
-        return sample_clients(generator, *arguments)
-
-    def release(generator, *arguments):
-        found["noise"].append(generator.bit_generator.state)
-        return mechanism.release(generator, *arguments)
-
-    monkeypatch.setattr(cohorts, "sample_clients", sample)
-    listening = replace(world, release=release)
-    rounds.run(listening, rounds.start(listening))
-    for stream, states in found.items():
-        streams = [release_rng(world.key, stream, round) for round in range(world.plan.rounds)]
-        assert repr(states) == repr([one.bit_generator.state for one in streams]), stream
 
 
 def test_the_version_of_the_streams_is_part_of_keys_and_of_runs_ids(monkeypatch):
