@@ -96,10 +96,8 @@ def test_padding_rows_other_rows_and_the_same_key_change_nothing_and_another_key
 def test_features_have_no_transforms():
     check_augment((), (5,))
     check_augment(("crop",), (28, 28, 1))
-    words = (
-        r"training.augment; got 'crop, flip for examples of shape \(5,\)'; expected images.*; rem"
-    )
-    with pytest.raises(ConfigError, match=words):
+    words = r"augment; got 'crop, flip for examples of shape \(5,\)'; expected images.*; rem"
+    with pytest.raises(ConfigError, match=f"training.{words}"):
         check_augment(("crop", "flip"), (5,))
 
 

@@ -1,7 +1,7 @@
 """``report: best_round``: what the test data chose stands beside the last round, in rows without a
 guarantee, and nothing else reads it."""
 
-import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +9,7 @@ import pytest
 
 import fake_results
 import malformed
+import tabled
 from pflpipe.errors import ConfigError
 from pflpipe.report import compare, paper_table, tidy
 from pflpipe.report.comparison import BEST_ROUND_WORDS
@@ -23,20 +24,17 @@ WITH_IT = {"fedavg", "feddpa (official code)"}
 
 @pytest.fixture(scope="module")
 def study() -> Study:
-    training = dataclasses.replace(fake_results.BASE.training, evaluate_every=1)
-    base = dataclasses.replace(fake_results.BASE, training=training)
+    training = replace(fake_results.BASE.training, evaluate_every=1)
+    base = replace(fake_results.BASE, training=training)
     plain = fake_results.study(methods=("fedavg", "feddpa", "feddpa!"), base=base)
-    rows = [
-        dataclasses.replace(row, variant="official code" * row.cell.official_code)
-        for row in plain.rows
-    ]
-    return dataclasses.replace(plain, rows=tuple(rows), layout=LAYOUT, best_round="personal_common")
+    rows = [replace(row, variant="official code" * row.cell.official_code) for row in plain.rows]
+    return replace(plain, rows=tuple(rows), layout=LAYOUT, best_round="personal_common")
 
 
 @pytest.fixture(scope="module")
 def results(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Runs whose second of four rounds is the best, with 80 + seed percent."""
-    plain = dataclasses.replace(study, best_round="")
+    plain = replace(study, best_round="")
     folder = fake_results.write(plain, tmp_path_factory.mktemp("best"))
     for row in study.rows:
         file = folder / "runs" / row.run / "rounds.csv"
@@ -59,7 +57,7 @@ def test_the_best_round_is_the_highest_of_the_run_and_no_certified_row_has_one(s
 
 
 def test_only_a_study_that_reports_it_has_the_column(study, results, frame):
-    plain = dataclasses.replace(study, best_round="")
+    plain = replace(study, best_round="")
     assert list(tidy.tidy(plain, results)) == [name for name in frame if name != COLUMN]
 
 
@@ -91,11 +89,7 @@ def test_no_comparison_of_methods_reads_it(study, results, frame):
 
 def test_the_released_model_alone_is_enough_for_its_accuracy(tmp_path):
     malformed.write_good(tmp_path)
-    words = {
-        "methods": [{"name": "fedavg"}, {"name": "dp_fedavg", "training": {"evaluate_every": 0}}],
-        "training": malformed.STUDY["training"] | {"evaluate_every": 1, "evaluate_personal": False},
-        "report": "best_round",
-        "layout": {"columns": ["dataset"], "metric": "global_common", "rows": {"fedavg": "x"}},
-    }
+    words = tabled.table("test_best_round")
+    words["training"] = malformed.STUDY["training"] | words["training"]
     malformed.write(tmp_path / "studies/good.yaml", malformed.STUDY | words)
     assert load_study("good", tmp_path / "studies").best_round == "global_common"

@@ -1,7 +1,6 @@
 """for_each_client: loop and vmap give the same numbers for every method, whatever the padding, the
 grouping and the order."""
 
-import contextlib
 import dataclasses
 import types
 from unittest import mock
@@ -13,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tabled
-from pflpipe import cells, trees
+from pflpipe import trees
 from pflpipe.code.dependencies import Dependency
 from pflpipe.errors import ConfigError
 from pflpipe.learning import counter_rng, solvers
@@ -24,7 +23,7 @@ from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import clients, evaluation, rounds
 from pflpipe.simulation.clients import Engine, Examples, Rows, for_each_client
 from pflpipe.trees import Update
-from simulations import assert_equal, open_plan, plan, simulation, spied
+from simulations import finished, open_plan, simulation, spied
 
 TABLES = tabled.table("test_clients")
 OFTEN = settings(derandomize=True, deadline=None, max_examples=60)
@@ -36,7 +35,7 @@ SETTINGS += [("feddpa", {"schedule": "two_phase", "tau": 0.1}), ("feddpa", {"dfp
 def finish(method, hyperparameters, backend, **changes):
     """Train all rounds and evaluate every client."""
     world = simulation(method, hyperparameters, backend=backend, **changes)
-    progress = rounds.run(world, rounds.start(world))
+    progress = finished(world)
     return progress, evaluation.accuracies(world, progress)
 
 
@@ -74,46 +73,16 @@ def test_loop_equals_vmap(method, hyperparameters, optimizer, lr):
     np.testing.assert_equal(loop_scores, grouped_scores)
 
 
-@pytest.mark.parametrize("method", ["fedrep", "dp_fedavg_fb", "feddpa"])
-@pytest.mark.parametrize(
-    ("model", "shape", "moved"),
-    [
-        (cells.Model("embedding", (2,), items=4), (1,), "embedding.weight"),
-        (cells.Model("gru", (2, 3), items=4), (5,), "tokens.weight"),
-    ],
-)
-def test_loop_equals_vmap_for_the_vectors_of_items(method, model, shape, moved):
-    ends = []
-    for backend in ("loop", "vmap"):
-        world = simulation(method, backend=backend, model=model, shape=shape)
-        start = rounds.start(world)
-        before = start.params[moved].clone()
-        ends.append(rounds.run(world, start))
-    assert_same(*ends)
-    assert (ends[0].params[moved] != before).all()
-
-
-def bits(progress):
-    """All that a run leaves, to be compared to the bit."""
-    return {**progress.params, **trees.prefixed("state ", dict(progress.states))}
+@pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "appfl_steps"])
+def test_loop_equals_vmap_where_the_last_steps_are_dropped(method):
+    """Of 9, 4, 1 and 6 examples in fours: one client has no step at all."""
+    how = {"drop_last": True, "lr_decay": 0.5}
+    assert_same(*(finish(method, {}, backend, **how)[0] for backend in ("loop", "vmap")))
 
 
 def work_in(world):
     """The work of all clients in the first round."""
     return [world.work(client, 0) for client in range(len(world.split.train))]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", NAMES)
-def test_the_size_of_a_group_changes_no_bit(method, monkeypatch):
-    sizes = (9, 4, 1, 6) * 2
-    make = plan if registry.info(method).about.private else open_plan
-    changes = {"sizes": sizes, "plan": make(len(sizes)), "batch_size": 0}
-    whole, scores = finish(method, {}, "vmap", **changes)
-    monkeypatch.setattr(clients, "GROUP_FLOATS", 1)  # the least groups that there are
-    apart, apart_scores = finish(method, {}, "vmap", **changes)
-    assert_equal(bits(whole), bits(apart), 0)
-    np.testing.assert_equal(scores, apart_scores)
 
 
 CPU = torch.device("cpu")
@@ -161,8 +130,10 @@ def test_the_shapes_of_a_client_follow_from_its_size_and_hold_its_rows(
 ):
     options = {"drop_last": drop_last, "least": least}
     one, other = (
-        Rows.epochs(first + np.arange(size), epochs, batch_size, rng, **options)
-        for first, rng in ((0, np.random.default_rng(0)), (7, np.random.default_rng(1)))
+        Rows.epochs(
+            7 * i + np.arange(size), epochs, batch_size, np.random.default_rng(i), **options
+        )
+        for i in (0, 1)
     )
     shape = one.padded
     assert shape == other.padded
@@ -314,7 +285,7 @@ def test_clients_of_whom_nobody_has_examples_send_zeros_and_are_tested(method, b
 @pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "dp_fedavg_fb"])
 def test_dropout_is_the_same_in_loop_and_vmap_and_only_in_training(method):
     worlds = [with_dropout(simulation(method, backend=backend)) for backend in ("loop", "vmap")]
-    loop, grouped = (rounds.run(world, rounds.start(world)) for world in worlds)
+    loop, grouped = map(finished, worlds)
     assert_same(loop, grouped)
     scores = map(evaluation.accuracies, worlds, (loop, grouped))
     np.testing.assert_equal(*scores)
@@ -338,40 +309,33 @@ def test_steps_have_keys_of_their_own_and_passes_without_randomness_have_none():
     assert (other != world.work(0, 0)["train"].keys).all()
 
 
-def own_key(draws):
-    """A method whose clients send the key that they draw their own numbers from."""
+def of_key(params, batches, task):
+    return {name: value + batches.key for name, value in params.items()}
 
+
+def of_all(params, batches, task):
+    return trees.sub(params, task.gradient(params, batches.all))
+
+
+@pytest.mark.parametrize("backend", ["loop", "vmap"])
+@pytest.mark.parametrize(
+    ("read", "declared", "words"),
+    [(of_key, "draws", ""), (of_all, "full_pass", "batches.all .* ")],
+    ids=["its own key", "all rows"],
+)
+def test_a_method_that_does_not_declare_what_it_reads_is_told_so(read, declared, words, backend):
     def local_update(params, server, state, batches, task):
-        sent = {name: value + batches.key for name, value in params.items()}
+        sent = read(params, batches, task)
         return Upload(Update(sent), {}, batches.n.double()), state
 
-    return Method(local_update, draws=draws)
-
-
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_who_does_not_say_that_it_draws_has_no_key_and_is_told_so(backend):
     plain = simulation("dp_fedavg", backend=backend)
     assert plain.work(0, 0)["train"].keys is None
-    world = dataclasses.replace(plain, method=own_key(True))
+    world = dataclasses.replace(plain, method=Method(local_update, **{declared: True}))
     rounds.one_round(world, rounds.start(world))
-    assert world.work(0, 0)["train"].keys is not None
-    world = dataclasses.replace(plain, method=own_key(False))
-    with pytest.raises(ConfigError, match=r"add draws=True to Method"):
+    assert (world.work(0, 0)["train"].keys is not None) == (declared == "draws")
+    world = dataclasses.replace(plain, method=Method(local_update))
+    with pytest.raises(ConfigError, match=f"{words}add {declared}=True to Method"):
         rounds.one_round(world, rounds.start(world))
-
-
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_a_method_that_does_not_declare_the_full_pass_cannot_read_it(backend):
-    def local_update(params, server, state, batches, task):
-        gradient = task.gradient(params, batches.all)
-        return Upload(trees.sub(params, gradient), {}, gradient["head.bias"].sum()), state
-
-    plain = simulation("dp_fedavg", backend=backend)
-    for declared in (True, False):
-        world = dataclasses.replace(plain, method=Method(local_update, full_pass=declared))
-        refused = pytest.raises(ConfigError, match=r"batches.all .* add full_pass=True to Method")
-        with contextlib.nullcontext() if declared else refused:
-            rounds.one_round(world, rounds.start(world))
 
 
 @pytest.mark.parametrize("batch_size", [0, 4])
@@ -384,15 +348,6 @@ def test_schedules_without_draws_are_those_of_the_streams_that_have_them(batch_s
             for name, rows in drawn.items():
                 assert (found[name].index == rows.index).all()
                 assert (found[name].count == rows.count).all()
-
-
-def test_padding_keeps_the_keys_of_the_real_steps():
-    stream = np.random.default_rng(0)
-    parts = [Rows.epochs(np.arange(size), 1, 4, stream).keyed(stream) for size in (9, 0, 4)]
-    for part in parts:
-        padded = clients._padded_steps([part, part], CPU)
-        for real, keys in zip(padded["count"], padded["keys"], strict=True):
-            assert keys[real > 0].tolist() == part.keys.tolist()
 
 
 @pytest.mark.parametrize(
@@ -423,13 +378,11 @@ HEAD_SIZES = (40, 9, 1, 33, 0, 32, 70)
 """More and fewer than the 32 examples of one step of the full pass."""
 
 
-@pytest.mark.parametrize(
-    ("backend", "group_floats"), [("loop", 2**26), ("vmap", 1), ("vmap", 2**26)]
-)
+@pytest.mark.parametrize(("backend", "floats"), [("loop", 2**26), ("vmap", 1), ("vmap", 2**26)])
 def test_the_head_phase_on_features_trains_the_head_of_the_whole_network_without_dropout(
-    backend, group_floats, monkeypatch
+    backend, floats, monkeypatch
 ):
-    monkeypatch.setattr(clients, "GROUP_FLOATS", group_floats)
+    monkeypatch.setattr(clients, "GROUP_FLOATS", floats)
     method = "dp_fedavg_fb", {"head_epochs": 3}
     make = {"sizes": HEAD_SIZES, "batch_size": 6}
     world = with_dropout(simulation(*method, backend=backend, **make))
@@ -439,37 +392,19 @@ def test_the_head_phase_on_features_trains_the_head_of_the_whole_network_without
     params = rounds.start(world).params
     work = work_in(world)
     assert [len(rows["all"].count) for rows in work] == [2, 1, 1, 2, 0, 1, 3]
-    found = world.run_clients(
-        lambda _, batches, __: world.task.train_head(params, batches, solver), None, everyone, work
-    )
+
+    def trained(state, batches, others):
+        return world.task.train_head(params, batches, solver)
+
+    found = world.run_clients(trained, None, everyone, work)
     for client in everyone:
         head = world.train.schedule(work[client]["head"])
-        expected, _ = plain.minimize(
-            params, head, plain.loss, solver=solver, names=plain.head_names
-        )
+        how = {"solver": solver, "names": plain.head_names}
+        expected, _ = plain.minimize(params, head, plain.loss, **how)
         for name, value in expected.items():
             torch.testing.assert_close(found[name][client], value, rtol=1e-9, atol=1e-12)
         moved = not torch.equal(found["head.weight"][client], params["head.weight"])
         assert moved == (len(world.split.train[client]) > 0)
-
-
-@pytest.mark.parametrize("backend", ["loop", "vmap"])
-def test_features_are_those_of_each_clients_own_examples_in_order(backend):
-    world = simulation("dp_fedavg_fb", {"head_epochs": 1}, backend=backend, sizes=HEAD_SIZES)
-    params = rounds.start(world).params
-
-    def own(_, batches, __):
-        if not len(batches.all):  # a client without examples: the shapes of the others
-            return torch.zeros(128, 4, dtype=torch.float64), torch.zeros(128, dtype=torch.int64)
-        schedule = world.task.features(params, batches)
-        rest = torch.zeros(128 - schedule.x.shape[0], dtype=torch.int64)
-        return torch.cat([schedule.x, schedule.x[rest]]), torch.cat([schedule.y, schedule.y[rest]])
-
-    x, y = world.run_clients(own, None, range(len(HEAD_SIZES)), work_in(world))
-    for client, rows in enumerate(world.split.train):
-        expected = world.network.body(params, world.train.x[rows], None)
-        torch.testing.assert_close(x[client, : len(rows)], expected, rtol=1e-12, atol=1e-15)
-        assert torch.equal(y[client, : len(rows)], world.train.y[rows])
 
 
 def test_a_hook_that_branches_on_data_is_told_what_to_use():
@@ -529,15 +464,6 @@ def test_steps_are_the_first_ones_of_enough_epochs(size, steps, batch_size, drop
     assert len(cut.count) == (steps if len(many.count) else 0)
     assert cut.index.tolist() == many.index[:steps].tolist()
     assert cut.count.tolist() == many.count[:steps].tolist()
-
-
-@pytest.mark.parametrize("method", ["dp_fedavg", "feddpa", "appfl_steps"])
-def test_loop_equals_vmap_where_the_last_steps_are_dropped(method):
-    """Of 9, 4, 1 and 6 examples in fours: one client has no step at all."""
-    loop, grouped = (
-        finish(method, {}, backend, drop_last=True, lr_decay=0.5)[0] for backend in ("loop", "vmap")
-    )
-    assert_same(loop, grouped)
 
 
 def test_each_epoch_is_shuffled_anew():

@@ -25,7 +25,7 @@ from pflpipe.files import write_json
 from pflpipe.learning import losses
 from pflpipe.learning.metrics import BUILT_IN, CONSTANT_ERROR
 from pflpipe.methods import registry, row_code
-from pflpipe.report import comparison, sentences, summary, tidy
+from pflpipe.report import comparison, sentences, tidy
 from pflpipe.simulation import runs, scores
 from pflpipe.study import config, metric_columns, search
 from pflpipe.study.check import validate
@@ -34,7 +34,6 @@ from pflpipe.study.plans import plan_of
 
 TABLES = tabled.table("test_losses")
 
-NEED_CLASSES = {"dpals", "fedpac", "one_release_factors", "pfedfda", "private_fedrep"}
 SQUARED = cells.Training(1, 1, 6, "sgd", 0.05, loss="squared_error")
 
 
@@ -94,20 +93,8 @@ def test_loop_and_vmap_have_the_same_errors(method: str) -> None:
         assert (errors[0] > 0).all()
 
 
-@pytest.mark.parametrize("method", sorted(NEED_CLASSES))
-def test_a_method_that_needs_classes_refuses_another_loss_in_one_line(method: str) -> None:
-    """The other methods train by every loss: test_few_rows.py."""
-    settings: dict[str, Any] = {}
-    if "items" in registry.info(method).about.needs:
-        settings = {"model": cells.Model("embedding", (6,), items=4)}
-    binary = replace(SQUARED, loss="binary")
-    numbers, two_classes = (clients(), SQUARED, {}), (clients(classes=True), binary, {"classes": 2})
-    for rows, training, more in (numbers, two_classes):
-        with pytest.raises(ConfigError, match=f"{method}.*loss; .*expected cross_entropy; l"):
-            trained(method, rows, training, **settings, **more)
-
-
 def test_solvers_that_are_exact_for_cross_entropy_refuse_another_loss() -> None:
+    """Which method trains by which loss: test_few_rows.py."""
     with pytest.raises(ConfigError, match=r"head_solver=ridge: training.loss.*take sgd"):
         trained("fedrep", hyperparameters={"head_solver": "ridge"})
 
@@ -119,15 +106,14 @@ def test_an_output_that_is_not_finite_has_an_infinite_error() -> None:
 
 def test_a_saved_model_predicts_numbers_or_the_class_of_its_one_logit(tmp_path: Path) -> None:
     x = clients()[0][0]
-    result = trained("fedavg", clients(2))
-    result.save(tmp_path)
+    trained("fedavg", clients(2)).save(tmp_path)
     loaded = pflpipe.load(tmp_path)
     assert loaded.predict(x.astype(np.float32)).shape == (20, 2)
     assert "mean squared error (less is better)" in repr(loaded)
     binary = replace(SQUARED, rounds=30, loss="binary", lr=0.5)
-    guess = trained("fedavg", clients(classes=True), binary).predict(x)
-    assert set(guess.tolist()) == {0, 1}
-    assert float((guess.numpy() == clients(classes=True)[0][1]).mean()) > 0.8
+    guess = trained("fedavg", clients(classes=True), binary).predict(x).numpy()
+    assert set(guess) == {0, 1}
+    assert (guess == clients(classes=True)[0][1]).mean() > 0.8
 
 
 def test_a_private_run_counts_a_message_from_a_label_that_is_no_number_as_zero() -> None:
@@ -233,8 +219,7 @@ def test_what_does_not_fit_numbers_is_refused_in_one_line_before_a_job_starts(
 
 
 def test_clients_without_users_get_disjoint_parts_of_the_test_rows(folder: Path) -> None:
-    rows = {"train_images": np.zeros((90, 2), np.float32), "train_labels": np.arange(90.0)}
-    np.savez("rows.npz", **rows)
+    np.savez("rows.npz", train_images=np.zeros((90, 2), np.float32), train_labels=np.arange(90.0))
     split = partition.make(prepared("rows", Path("rows.npz")), cells.Partition("iid", 4), 0)
     assert sorted(np.concatenate(split.test).tolist()) == list(range(18))
 
@@ -255,10 +240,9 @@ BY_NUMBERS = replace(fake_results.BASE.training, loss="squared_error")
 BASE = replace(fake_results.BASE, training=BY_NUMBERS)
 
 
-def test_tables_and_sentences_rank_the_smallest_error_first(tmp_path: Path) -> None:
+def test_comparisons_and_sentences_rank_the_smallest_error_first(tmp_path: Path) -> None:
     study = fake_results.study(base=BASE, epsilons=(2.0,), methods=("dp_fedavg", "feddpa"))
-    first = {"mean_squared_error": BUILT_IN["mean_squared_error"]}
-    study = replace(study, metrics=first)
+    study = replace(study, metrics={"mean_squared_error": BUILT_IN["mean_squared_error"]})
     frame = tidy.tidy(study, fake_results.write(study, tmp_path))
     frame["personal_own"] = [
         (0.5 if method == "dp_fedavg" else 0.2) + seed / 100
@@ -270,13 +254,6 @@ def test_tables_and_sentences_rank_the_smallest_error_first(tmp_path: Path) -> N
     assert [difference.sign for difference in ahead.values()] == [1]
     words = " ".join(sentences.of_study(study, frame))
     assert "feddpa is the best of the certified personal models (0.210)" in words
-    table = summary.summarise(study, frame)
-    assert "Mean squared error (less is better) after" in table.caption
-    (section,) = table.sections
-    bold = [[entry.text for entry in row if entry.bold] for row in section]
-    assert section[0][0].text == "feddpa"
-    assert "0.210 ± 0.010" in bold[0]
-    assert "0.510 ± 0.010" not in bold[1]
 
 
 def test_the_worst_tenth_of_clients_has_the_largest_errors() -> None:
@@ -349,32 +326,6 @@ def test_the_example_of_load_forecasting_trains_on_its_stand_in_and_on_a_file_in
     network = cells.Model("load_forecasting.py:LSTM")
     result = trained("dp_fedavg", given, model=network, dtype=torch.float32)
     assert math.isfinite(result.accuracies["personal_own"])
-
-
-LATE = {"file": "weights.csv", "user": "person", "label": "late", "classes": [0, 1]}
-LATE |= {"features": ["age", "city"], "ranges": {"age": [20, 70], "city": [0, 6]}}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "loss", "model"),
-    [
-        (LATE, "binary", STUDY["model"]),
-        (Path("words.py:load"), "cross_entropy", {"name": "../words.py:Net"}),
-    ],
-    ids=["binary", "next token"],
-)
-def test_other_tasks_go_from_their_file_to_accuracies(folder, source, loss, model):
-    rows = TABLE.splitlines()
-    late = [rows[0] + ",late", *(f"{row},{int(int(row.split(',')[1]) > 40)}" for row in rows[1:])]
-    Path("weights.csv").write_text("\n".join(late))
-    prepared("later", source)
-    training = {"loss": loss, "rounds": 20, "lr": 0.5}
-    methods = [{"name": "fedavg"}, {"name": "dp_fedavg"}]
-    write(training, dataset="later", model=model, metrics=["log_loss"], methods=methods)
-    result, private = map(pflpipe.run, load_outline("weights").study().cells)
-    assert result.accuracies["personal_own"] > 60
-    assert 0 <= private.accuracies["personal_own"] <= 100
 
 
 GRU, MLP = {"name": "gru", "items": 5, "hidden": [2, 3]}, {"name": "mlp", "hidden": [4]}

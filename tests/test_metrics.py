@@ -1,7 +1,6 @@
 """A metric is one declaration: its numbers, its file, what it changes and what it does not."""
 
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,6 @@ import tabled
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json
 from pflpipe.learning.metrics import BUILT_IN, error_of_means
-from pflpipe.pipeline import cli
 from pflpipe.pipeline.project import Project
 from pflpipe.report import tidy
 from pflpipe.report.figures.kinds import draw
@@ -140,15 +138,6 @@ def test_every_client_has_the_metrics_of_its_own_rows_and_models(backend, held_o
     assert not any("_common" in name for name in found[0].keys() - plain[0].keys())
 
 
-def test_a_search_learns_metrics_of_validation_rows_alone():
-    world = simulation("dp_fedavg")
-    progress = rounds.run(world, rounds.start(world))
-    unreadable = replace(world, test=None)  # any look at it raises
-    for row in accuracies(unreadable, progress, validation_only=True, measures=ALL):
-        measured = row.keys() - {"client", "train_size"}
-        assert {name.rpartition("_")[2] for name in measured} == {"validation"}
-
-
 def test_new_clients_have_the_metrics_too():
     world = simulation("dp_fedavg")
     world = replace(world, split=replace(world.split, new=world.split))
@@ -181,7 +170,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     malformed.write_good(tmp_path)
     (tmp_path / "studies/mine.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["pflpipe", "validate"])
     write_study(metric="calibration")
     return tmp_path
 
@@ -204,29 +192,21 @@ def test_a_study_has_the_metrics_that_it_names_and_accuracy(folder):
     assert found["calibration"].average(np.array([1, 2, 9])) == 2
 
 
-def refusal(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the one line with which ``pflpipe validate`` ends."""
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    assert end.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
-
-
 @pytest.mark.parametrize(("old", "new", "words"), TABLES["BAD_FILES"])
-def test_a_bad_file_is_refused_in_one_line_before_anything_runs(folder, capsys, old, new, words):
+def test_a_bad_file_is_refused_in_one_line_before_anything_runs(folder, ran, old, new, words):
     text = FILE.replace(old, new, 1)
     assert text != FILE
     Path("studies/mine.py").write_text(text)
-    line = refusal(capsys)
+    (line,) = ran("validate", code=2).err.splitlines()
     assert line.startswith("error: studies/good.yaml: metrics: ")
     assert words in line
 
 
 @pytest.mark.parametrize(("names", "words"), TABLES["BAD_METRICS"])
-def test_a_metric_that_cannot_be_is_refused_in_one_line(folder, capsys, names, words):
+def test_a_metric_that_cannot_be_is_refused_in_one_line(folder, ran, names, words):
     malformed.write(Path("studies/good.yaml"), malformed.STUDY | {"metrics": names})
-    assert words in refusal(capsys)
+    (line,) = ran("validate", code=2).err.splitlines()
+    assert words in line
 
 
 def test_a_search_by_a_metric_that_the_study_does_not_have_is_refused(folder):

@@ -1,13 +1,12 @@
 """Networks: sizes printed in the papers' codes, the same numbers as torch modules, and a clear no
 to what does not fit."""
 
-import math
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, vmap
 
 import tabled
 from pflpipe import cells, options
@@ -31,14 +30,6 @@ def drawn(network, dtype=torch.float64):
 
 def normal(*shape, seed=1):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def examples(name, *lead):
-    """Return normal numbers, or tokens for a network of these, ``[*lead, ...]``."""
-    network, _, shape = TWINS[name]
-    numbers = normal(*lead, *shape)
-    tokens = name == "gru of tokens"
-    return (100 * numbers).floor().remainder(network.model.items) if tokens else numbers
 
 
 class Padding(nn.Module):
@@ -78,25 +69,18 @@ class Block(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A linear layer on the last hidden state of a GRU."""
+    """A linear layer on the last hidden state of a GRU, of the vectors of tokens if there are
+    any."""
 
-    def __init__(self, channels, width, classes):
+    def __init__(self, channels, width, classes, items=0):
         super().__init__()
+        self.vectors = nn.Embedding(items, channels) if items else nn.Identity()
         self.gru = nn.GRU(channels, width, batch_first=True)
         self.head = nn.Linear(width, classes)
+        self.dtype = torch.int64 if items else torch.float64
 
     def forward(self, x):
-        return self.head(self.gru(x)[1][0])
-
-
-class Tokens(Recurrent):
-    def __init__(self, items, channels, width, classes):
-        super().__init__(channels, width, classes)
-        vectors = {"vectors": nn.Embedding(items, channels)}
-        self._modules = vectors | self._modules  # its parameters come first
-
-    def forward(self, x):
-        return super().forward(self.vectors(x.long()))
+        return self.head(self.gru(self.vectors(x.to(self.dtype)))[1][0])
 
 
 def resnet(channels, widths, blocks, groups, classes, padding=False):
@@ -111,20 +95,11 @@ def resnet(channels, widths, blocks, groups, classes, padding=False):
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes))
 
 
-def dropout_cnn(channels, flat, classes, relu_1, relu_2):
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 3),
-        nn.ReLU() if relu_1 else nn.Identity(),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Dropout(0.25),
-        nn.Flatten(),
-        nn.Linear(flat, 128),
-        nn.ReLU() if relu_2 else nn.Identity(),
-        nn.Dropout(0.5),
-        nn.Linear(128, classes),
-    )
+def dropout_cnn(channels, flat, classes, relu):
+    """In evaluation, where nothing is dropped."""
+    parts = [nn.Conv2d(channels, 32, 3), *[nn.ReLU()] * relu, nn.Conv2d(32, 64, 3), nn.ReLU()]
+    parts += [nn.MaxPool2d(2), nn.Flatten(), nn.Linear(flat, 128), *[nn.ReLU()] * relu]
+    return nn.Sequential(*parts, nn.Linear(128, classes))
 
 
 def stacked(convolutions, linear):
@@ -156,11 +131,11 @@ def twin(name, modules, shape=None, classes=10, **options):
 # Small images where the network takes any.
 WIDTHS = (16, 32, 64)
 TWINS = {
-    "cnn_femnist": twin("cnn_femnist", lambda: dropout_cnn(1, 9216, 62, False, False), classes=62),
+    "cnn_femnist": twin("cnn_femnist", lambda: dropout_cnn(1, 9216, 62, False), classes=62),
     "relu_everywhere": twin(
-        "cnn_femnist", lambda: dropout_cnn(1, 9216, 62, True, True), None, 62, relu_everywhere=True
+        "cnn_femnist", lambda: dropout_cnn(1, 9216, 62, True), None, 62, relu_everywhere=True
     ),
-    "cnn_svhn": twin("cnn_svhn", lambda: dropout_cnn(3, 12544, 10, True, True)),
+    "cnn_svhn": twin("cnn_svhn", lambda: dropout_cnn(3, 12544, 10, True)),
     "cnn_cifar": twin("cnn_cifar", cifar_modules),
     "cnn_centaur": twin("cnn_centaur", lambda: centaur_modules(384, 10)),
     "cnn_centaur of 100": twin("cnn_centaur", lambda: centaur_modules(128, 100), classes=100),
@@ -172,7 +147,7 @@ TWINS = {
     "mlp": twin("mlp", lambda: stacked([], [(24, 6), (6, 5)]), (4, 3, 2), 5, hidden=(6,)),
     "linear": twin("linear", lambda: stacked([], [(24, 5)]), (4, 3, 2), 5),
     "gru": twin("gru", lambda: Recurrent(3, 4, 5), (6, 3), 5, hidden=(4,)),
-    "gru of tokens": twin("gru", lambda: Tokens(9, 3, 4, 5), (6,), 5, hidden=(3, 4), items=9),
+    "gru of tokens": twin("gru", lambda: Recurrent(3, 4, 5, 9), (6,), 5, hidden=(3, 4), items=9),
     "embedding": twin("embedding", one_hot_modules, (7,), 5, hidden=(3,), items=7),
 }
 WITH_DROPOUT = ["cnn_femnist", "relu_everywhere", "cnn_svhn"]
@@ -204,7 +179,7 @@ def test_every_network_has_a_twin_and_is_named_in_the_documents():
 def test_values_and_gradients_are_those_of_torch_modules(name):
     """The twins pool after ReLU and keep PyTorch's own layers; their parameters come in the same,
     forward, order."""
-    network, twin, _ = TWINS[name]
+    network, twin, shape = TWINS[name]
     with torch.device("meta"):
         module = twin().eval()
     params = {key: value + 0.1 * normal(*value.shape) for key, value in drawn(network).items()}
@@ -216,7 +191,9 @@ def test_values_and_gradients_are_those_of_torch_modules(name):
         key: value.detach().clone().requires_grad_()
         for key, value in zip(module.state_dict(), params.values(), strict=True)
     }
-    images = examples(name, 2)
+    images = normal(2, *shape)
+    if name == "gru of tokens":
+        images = (100 * images).floor().remainder(network.model.items)
     # mlp and linear flatten with the channels last.
     as_given = name in ("mlp", "linear", "gru", "gru of tokens")
     inputs = images if as_given else images.movedim(-1, 1)
@@ -228,26 +205,6 @@ def test_values_and_gradients_are_those_of_torch_modules(name):
         torch.testing.assert_close(leaf.grad, value.grad, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TWINS)
-def test_vmap_over_clients_with_dropout_gives_what_each_client_gets(name):
-    network, _, _ = TWINS[name]
-    params = {key: torch.stack([value, 0.9 * value]) for key, value in drawn(network).items()}
-    images, keys = examples(name, 2, 2), torch.tensor([3, 2**40])
-
-    def loss(tree, x, key):
-        logits = network.apply(tree, x, key)
-        return logits.square().mean(), logits
-
-    batched, logits = vmap(grad(loss, has_aux=True))(params, images, keys)
-    for client in range(2):
-        own = {key: value[client] for key, value in params.items()}
-        slope, alone = grad(loss, has_aux=True)(own, images[client], keys[client])
-        torch.testing.assert_close(logits[client], alone, rtol=1e-10, atol=1e-12)
-        for key, value in slope.items():
-            torch.testing.assert_close(batched[key][client], value, rtol=1e-8, atol=1e-11)
-
-
 def test_an_embedding_of_an_index_is_that_of_its_one_hot_row_to_the_bit():
     network, _, _ = TWINS["embedding"]
     params, items = drawn(network, torch.float32), torch.tensor([6, 0, 3, 3])
@@ -256,22 +213,6 @@ def test_an_embedding_of_an_index_is_that_of_its_one_hot_row_to_the_bit():
     assert torch.equal(network.apply(params, index), network.apply(params, one_hot))
     nothing = torch.tensor([[-1.0], [7.0], [2.5], [torch.nan]])
     assert not network.body(params, nothing, None).any()
-
-
-@pytest.mark.parametrize(
-    ("shortcut", "fifth"),
-    [("convolution", "stage3.block1.shortcut.weight"), ("padding", "stage3.block1.conv2.weight")],
-)
-def test_the_layers_of_resnet20_come_in_forward_order(shortcut, fifth):
-    shapes = build("resnet20", COLOUR, shortcut=shortcut).shapes
-    body = [key for key, shape in shapes.items() if len(shape) >= 2 and not key.startswith("head")]
-    deep = [f"stage3.block{block}.conv{number}.weight" for block in (2, 3) for number in (1, 2)]
-    assert body[-5:] == [fifth, *deep]
-    assert all(shapes[key] == (64, 64, 3, 3) for key in deep)
-    assert list(shapes)[-2:] == list(networks.HEAD)
-    norms = [math.prod(shapes[key]) for key in shapes if key.split(".")[-2].startswith("norm")]
-    blocks, shortcuts = 7 * 16 + 6 * 32 + 6 * 64, 32 + 64
-    assert sum(norms) == 2 * (blocks + shortcuts * (shortcut == "convolution"))
 
 
 # Dropout

@@ -60,16 +60,16 @@ def test_code_that_takes_our_steps_is_told_from_code_that_takes_others(
     assert f"dp_fedsam {commit}: update: " in capsys.readouterr().out
 
 
-def test_another_commit_than_that_of_the_card_is_not_compared(tool, authors, monkeypatch):
-    folder, commit = authors(SAM)
-    with pytest.raises(tool.ConfigError, match=f"got '{commit}'; expected 016bd7f"):
-        called(tool, monkeypatch, folder)
-
-
-def test_a_definition_that_is_not_there_is_named(tool, authors, monkeypatch):
-    folder, commit = authors("class Other: ...")
-    monkeypatch.setattr(tool, "commit_of", lambda method: commit)
-    with pytest.raises(tool.ConfigError, match=r"no such definition.*SAM"):
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(SAM, "got '{commit}'; expected 016bd7f"), ("class Other: ...", r"no such definition.*SAM")],
+    ids=["another commit than that of the card", "a definition that is not there"],
+)
+def test_what_cannot_be_compared_is_named(tool, authors, monkeypatch, text, words):
+    folder, commit = authors(text)
+    if text != SAM:
+        monkeypatch.setattr(tool, "commit_of", lambda method: commit)
+    with pytest.raises(tool.ConfigError, match=words.format(commit=commit)):
         called(tool, monkeypatch, folder)
 
 

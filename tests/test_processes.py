@@ -22,8 +22,6 @@ from pflpipe.simulation.processes import Processes
 from test_runs import ADAPTIVE, SERVER, inputs_of, make_place, train_here
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
 FORKED = {"PYTHON_EXEC": warm.interpreter()}
 """What torchrun starts."""
 

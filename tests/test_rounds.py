@@ -1,36 +1,21 @@
 """The round: mechanism, sampling, divergence, and a run that resumes with the same bits."""
 
-import itertools
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
+import simulations
 from pflpipe import cells, seeds, trees
 from pflpipe.errors import PrivacyError
-from pflpipe.learning.solvers import Solver
 from pflpipe.methods import base, registry
 from pflpipe.methods.base import Upload
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy import cohorts
 from pflpipe.simulation import evaluation, rounds, scores
-from pflpipe.simulation.states import States
-from simulations import (
-    NOTHING_LEARNED,
-    SIZES,
-    assert_equal,
-    hooked,
-    open_plan,
-    plan,
-    simulation,
-    snapshot,
-    spied,
-)
-
-
-def flat(tree):
-    return torch.cat([value.reshape(-1) for value in tree.values()])
+from simulations import NOTHING_LEARNED, finished, hooked, open_plan, plan, simulation, spied
 
 
 @pytest.mark.slow
@@ -43,48 +28,18 @@ def test_a_resumed_run_ends_with_the_same_bits(method, rate):
 
 def assert_resumes(world):
     """Compare a whole run with those that go on after each of its rounds, and return its end."""
-    snapshots = []
-    whole = rounds.run(world, rounds.start(world), lambda now: snapshots.append(snapshot(now)))
-    for begun in snapshots[:-1]:
+    seen = []
+    whole = rounds.run(
+        world, rounds.start(world), lambda now: seen.append(simulations.snapshot(now))
+    )
+    for begun in seen[:-1]:
         resumed = rounds.run(world, begun)
         assert repr(resumed.rows) == repr(whole.rows)  # NaN is not equal to itself
         assert resumed.uploaded_bits == whole.uploaded_bits
         assert resumed.residuals == whole.residuals
-        assert_equal(whole.params, resumed.params, 0)
+        simulations.assert_equal(whole.params, resumed.params, 0)
         assert all(torch.equal(value, resumed.states[key]) for key, value in whole.states.items())
     return whole
-
-
-def trained_alone(world, begun, client):
-    """A client's model after its work of the first round, and its loss."""
-    batches = world.train.schedule(world.work(client, 0)["train"])
-    return world.task.minimize(begun.params, batches, world.task.loss)
-
-
-@pytest.mark.parametrize(
-    ("method", "rule", "weights"),
-    [
-        ("dp_fedavg", plan(noise_multiplier=0.0, clip_norm=1e9, rounds=1), (1, 1, 1, 1)),
-        ("fedavg", open_plan(rounds=1), SIZES),
-    ],
-    ids=["without noise and clipping the plain mean", "fedavg by examples"],
-)
-def test_a_round_is_the_weighted_mean_of_updates(method, rule, weights):
-    world = simulation(method, plan=rule)
-    begun = rounds.start(world)
-    ends = [trained_alone(world, begun, client)[0] for client in range(4)]
-    done = rounds.run(world, begun)
-    for name in done.params:
-        weighted = (weight * end[name] for weight, end in zip(weights, ends, strict=True))
-        expected = sum(weighted) / sum(weights)
-        torch.testing.assert_close(done.params[name], expected, rtol=1e-12, atol=1e-14)
-
-
-def test_rounds_released_are_the_rounds_accounted():
-    world = simulation("dp_fedavg", plan=plan(rounds=5))
-    done, seen, _ = spied(world)
-    counts = {len(seen), len(done.rows), len(done.timing), done.round, done.releases}
-    assert counts == {world.plan.rounds}
 
 
 KEPT = [("fedper", "head.weight"), ("fedper", "head.bias"), ("lg_fedavg", "fc1.bias")]
@@ -100,9 +55,8 @@ def test_a_method_that_sends_a_part_it_promises_to_keep_stops_the_run(method, pa
         upload, state = world.method.local_update(params, server, state, batches, task)
         return replace(upload, update=upload.update | {part: state[part]}), state
 
-    spoiled = hooked(world, local_update=leaking)
     with pytest.raises(PrivacyError, match=part):
-        rounds.run(spoiled, rounds.start(spoiled))
+        finished(hooked(world, local_update=leaking))
 
 
 def test_an_empty_cohort_releases_noise_and_nobody_changes():
@@ -114,24 +68,14 @@ def test_an_empty_cohort_releases_noise_and_nobody_changes():
     assert done.diverged_round is None
     assert all(row["noise_norm"] > 0 and row["signal_norm"] == 0 for row in done.rows)
     assert all(np.isnan(row["loss"]) for row in done.rows)
-    assert not torch.equal(flat(done.params), flat(params))
+    assert not torch.equal(done.params["fc1.weight"], params["fc1.weight"])
     assert all(torch.equal(done.states[name], states[name]) for name in states)
-
-
-def test_clients_that_are_not_drawn_keep_their_state():
-    world = simulation("feddpa", plan=plan(sample_rate=0.5, rounds=1), seed=3)
-    drawn = cohorts.sample_clients(seeds.release_rng(world.key, "sample", 0), world.plan)
-    assert 0 < drawn.sum() < 4
-    _, _, ((_, before), (_, after)) = spied(world)
-    changed = {n: (v != before[n]).reshape(4, -1).any(1).numpy() for n, v in after.items()}
-    assert not any(some[~drawn].any() for some in changed.values())
-    assert (changed["head.weight"] == drawn).all()
 
 
 @pytest.mark.parametrize(("method", "make"), [("dp_fedavg", plan), ("fedavg", open_plan)])
 def test_a_diverged_run_is_recorded_and_goes_on(method, make):
     world = simulation(method, plan=make(rounds=4), lr=1e200)
-    done = rounds.run(world, rounds.start(world))
+    done = finished(world)
     assert done.diverged_round == 1
     assert len(done.rows) == 4
     assert done.rows[0]["nonfinite_uploads"] > 0
@@ -140,14 +84,10 @@ def test_a_diverged_run_is_recorded_and_goes_on(method, make):
 
 def test_the_server_step_is_given_the_noisy_sum_and_nothing_else_of_a_client():
     world, heard = simulation("feddpa"), []
-
-    def aggregate(params, released, server, task):
-        heard.append((released, server))
-        return base.add_released(params, released, server, task)
-
-    _, seen, _ = spied(hooked(world, aggregate=aggregate))
+    told = simulations.overheard(world, lambda *given: heard.append(given), "aggregate")
+    _, seen, _ = spied(told)
     assert len(heard) == 3
-    for (released, server), (_, _, outcome) in zip(heard, seen, strict=True):
+    for (_, released, server, _), (_, _, outcome) in zip(heard, seen, strict=True):
         assert released is outcome.sum
         assert not server
         assert all(value.shape == world.network.shapes[name] for name, value in released.items())
@@ -157,14 +97,13 @@ def test_a_private_extra_without_a_departure_is_refused():
     def leaking(params, server, state, batches, task):
         return Upload(update=params, extras={"size": batches.n}, loss=batches.n * 0.0), state
 
-    leaky = hooked(simulation("dp_fedavg"), local_update=leaking)
     with pytest.raises(PrivacyError, match="size"):
-        rounds.run(leaky, rounds.start(leaky))
+        finished(hooked(simulation("dp_fedavg"), local_update=leaking))
 
 
 def test_diagnostics_tell_norms_before_clipping_and_the_signal_to_noise_ratio():
     world = simulation("dp_fedavg", plan=plan(clip_norm=1e-3, noise_multiplier=2.0, rounds=1))
-    row = rounds.run(world, rounds.start(world)).rows[0]
+    row = finished(world).rows[0]
     assert row["fraction_clipped"] == 1
     assert row["update_norm_max"] >= row["update_norm_mean"] > 1e-3
     assert row["signal_norm"] <= 1e-3 * (1 + 1e-6)
@@ -172,42 +111,18 @@ def test_diagnostics_tell_norms_before_clipping_and_the_signal_to_noise_ratio():
 
 
 def test_no_random_stream_is_used_twice_in_a_run(monkeypatch):
-    names, original = [], seeds._digest
-
-    def spy(*name):
-        names.append(name)
-        return original(*name)
-
-    monkeypatch.setattr(seeds, "_digest", spy)
+    digest = mock.Mock(side_effect=seeds._digest)
+    monkeypatch.setattr(seeds, "_digest", digest)
     world = simulation("dp_fedavg_fb", plan=plan(rounds=2))
     progress = rounds.start(world)
     for _ in range(2):
         rounds.one_round(world, progress)
     scores.accuracies(world, progress)
+    names = [call.args for call in digest.call_args_list]
     assert {name[1] for name in names} == {"init", "sample", "noise", "batches", "isolation"}
     again = [name for name in names if name[1] == "noise"]  # drawn once more, to be compared
     assert again[::2] == again[1::2]
     assert len(set(names)) == len(names) - len(again) / 2
-
-
-def test_drawn_clients_work_on_their_own_state():
-    world = simulation("fedavg", plan=open_plan(sample_rate=0.5, rounds=8))
-    met = []
-
-    def local_update(params, server, state, batches, task):
-        met.append((int(state["client"]), int(batches.n)))
-        upload = Upload(trees.sub(params, params), {"size": batches.n}, batches.n * 0.0)
-        return upload, state
-
-    noting = hooked(world, local_update=local_update)
-    begun = rounds.start(noting)
-    numbered = {"client": torch.arange(4)}
-    begun.states = States({"client": torch.tensor(0)}, 4).replaced(range(4), numbered)
-    done = rounds.run(noting, begun)
-    assert {client for client, _ in met} == {0, 1, 2, 3}
-    assert len(met) < 4 * 8
-    assert all(n == SIZES[client] for client, n in met)
-    assert done.states["client"].tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("broken", ["loss", "upload", "model"])
@@ -230,71 +145,33 @@ def test_a_loss_an_upload_or_a_model_that_is_not_finite_is_a_divergence_and_the_
         return base.add_released(params, released, server, task)
 
     sick = hooked(world, local_update=local_update, aggregate=aggregate)
-    begun = rounds.start(sick)
-    assert rounds.run(sick, begun).diverged_round == 1
+    assert finished(sick).diverged_round == 1
 
 
 def test_a_state_that_is_not_finite_is_a_divergence():
-    world = simulation("local_only", plan=open_plan(rounds=2))
-
     def local_update(params, server, state, batches, task):
         broken = {name: value * torch.inf for name, value in state.items()}
         return Upload({}, {}, torch.zeros((), dtype=torch.float64)), broken
 
-    sick = hooked(world, local_update=local_update)
-    assert rounds.run(sick, rounds.start(sick)).diverged_round == 1
+    world = simulation("local_only", plan=open_plan(rounds=2))
+    assert finished(hooked(world, local_update=local_update)).diverged_round == 1
 
 
 def test_the_loss_of_a_round_is_the_mean_over_drawn_clients_with_examples():
     world = simulation("dp_fedavg", sizes=(5, 0, 3), plan=plan(3, rounds=1))
-    begun = rounds.start(world)
-    losses = [trained_alone(world, begun, client)[1].item() for client in (0, 2)]
-    assert rounds.run(world, begun).rows[0]["loss"] == pytest.approx(sum(losses) / 2)
-
-
-def test_the_training_block_of_a_cell_reaches_the_local_solver():
-    settings = {"optimizer": "sgd", "lr": 0.2, "momentum": 0.9, "weight_decay": 0.01}
-    world = simulation("dp_fedavg", local_epochs=3, **settings)
-    assert world.task.solver == Solver(**settings)
-    counts = [world.work(client, 0)["train"].count.sum() for client in range(4)]
-    assert counts == [3 * size for size in SIZES]
-
-
-def test_the_learning_rate_falls_by_its_factor_from_round_to_round():
-    world = simulation("dp_fedavg", lr=0.2, lr_decay=0.5)
-    assert [world.task_in(round).solver.lr for round in range(3)] == [0.2, 0.1, 0.05]
-    assert world.task.solver.lr == 0.2
-    sent = [uploads.update for uploads, _, _ in spied(world)[1]]
-    still = [uploads.update for uploads, _, _ in spied(simulation("dp_fedavg", lr=0.2))[1]]
-    assert_equal(sent[0], still[0], 0)
-    assert not torch.equal(sent[1]["head.bias"], still[1]["head.bias"])
+    params, task, losses = rounds.start(world).params, world.task, []
+    for client in (0, 2):
+        batches = world.train.schedule(world.work(client, 0)["train"])
+        losses.append(task.minimize(params, batches, task.loss)[1].item())
+    assert finished(world).rows[0]["loss"] == pytest.approx(sum(losses) / 2)
 
 
 def test_personal_models_are_trained_at_the_learning_rate_of_the_round_after_the_last():
-    world, seen = simulation("dp_fedavg", lr=0.2, lr_decay=0.5), []
-
-    def personalize(params, server, state, batches, task):
-        seen.append(task.solver.lr)
-        return params
-
-    world = hooked(world, personalize=personalize)
-    evaluation.accuracies(world, rounds.run(world, rounds.start(world)))
-    assert seen == [0.2 * 0.5**3] * 4
-
-
-def test_under_public_sampling_the_cohort_is_that_of_the_round_whatever_the_seed():
-    rule = plan(sample_rate=0.5, rounds=6)
-    public = [cohorts.public_cohort(round, rule).tolist() for round in range(6)]
-    assert len({tuple(cohort) for cohort in public}) > 1
-    for seed in (0, 1):
-        world = simulation("feddpa", plan=rule, departures=("public_sampling",), seed=seed)
-        done, _, ends = spied(world)
-        drawn = []
-        for (_, before), (_, after) in itertools.pairwise(ends):
-            moved = after["fc1.weight"] != before["fc1.weight"]
-            drawn.append(moved.flatten(1).any(1).tolist())
-        assert drawn == public
-        assert [row["participants"] for row in done.rows] == [2] * 6
+    tasks = []
+    world = simulation("dp_fedavg", lr=0.2, lr_decay=0.5)
+    world = simulations.overheard(world, lambda *given: tasks.append(given[-1]), "personalize")
+    evaluation.accuracies(world, finished(world))
+    assert [task.solver.lr for task in tasks] == [0.2 * 0.5**3] * 4
 
 
 def test_a_methods_scale_is_the_mechanisms_and_asked_for_once_a_round_with_released_values():
@@ -308,17 +185,14 @@ def test_a_methods_scale_is_the_mechanisms_and_asked_for_once_a_round_with_relea
     _, seen, ends = spied(hooked(simulation("dp_fedavg"), scale=scale))
     assert len(asked) == 3
     for params, (model, _), (_, tree, _) in zip(asked, ends[:3], seen, strict=True):
-        assert_equal(params, model, 0)
+        simulations.assert_equal(params, model, 0)
         assert torch.equal(tree["fc1.weight"], 1 + model["fc1.weight"].abs())
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.4])
 def test_a_coordinate_of_scale_zero_is_neither_sent_nor_noised_and_does_not_move(rate):
-    keep = {
-        "fc1.weight": torch.arange(20).view(4, 5) % 3 == 0,
-        "head.bias": torch.tensor([True, False, True]),
-    }
-
+    keep = {"fc1.weight": torch.arange(20).view(4, 5) % 3 == 0}
+    keep["head.bias"] = torch.tensor([True, False, True])
     scale = {name: mask.double() for name, mask in keep.items()}
     scale["fc1.bias"] = torch.zeros((), dtype=torch.float64)
     rule = plan(noise_multiplier=5.0, sample_rate=rate, rounds=5)
@@ -384,9 +258,7 @@ def test_clients_absorb_their_own_noised_messages(backend):
 
 @pytest.mark.parametrize("departures", [(), ("clip_in_training",)])
 def test_without_single_messages_there_is_nothing_to_absorb(departures):
-    world = listening(departures)
-    done = rounds.run(world, rounds.start(world))
-    assert not any(value.any() for value in done.states.values())
+    assert not any(value.any() for value in finished(listening(departures)).states.values())
 
 
 def test_a_run_with_messages_resumes_with_the_same_bits():

@@ -13,20 +13,24 @@ import torch
 import fake_results
 from pflpipe.errors import ConfigError
 from pflpipe.files import intact
+from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.simulation import evaluation, rounds, runs, scores
 from pflpipe.simulation.simulation import Simulation
-from simulations import hooked, simulation
+from simulations import finished, hooked, overheard, simulation
 
 
 def trained(method="dp_fedavg", **changes):
     world = simulation(method, **changes)
-    return world, rounds.run(world, rounds.start(world))
+    return world, finished(world)
 
 
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
-@pytest.mark.parametrize("own_from_train", [False, True])
-def test_scores_equal_a_count_by_hand(own_from_train, backend):
-    world, progress = trained(backend=backend)
+@pytest.mark.parametrize(
+    ("method", "own_from_train"), [("dp_fedavg", False), ("dp_fedavg", True), ("local_only", False)]
+)
+def test_scores_equal_a_count_by_hand(method, own_from_train, backend):
+    """A personal model is made of the client's own final state, if it has one."""
+    world, progress = trained(method, backend=backend)
     if own_from_train:  # the own tests are rows of the training arrays then
         split = replace(world.split, test=world.split.validation[::-1], own_from_train=True)
         world = replace(world, split=split)
@@ -38,18 +42,14 @@ def test_scores_equal_a_count_by_hand(own_from_train, backend):
             "validation": (world.train, world.split.validation[client]),
             "common": (world.test, world.split.common),
         }
-        models = {"personal": personal(world, progress, client, progress.params)}
+        start = {name: value[client] for name, value in progress.states.items()} or progress.params
+        train = world.train.schedule(world.work(client, progress.round)["train"])
+        models = {"personal": world.task.minimize(start, train, world.task.loss)[0]}
         models["global"] = progress.params
         for (kind, params), (part, on) in itertools.product(models.items(), parts.items()):
             found = row[f"{kind}_{part}"]
             assert found == pytest.approx(percent(world, params, *on), nan_ok=True)
         assert row["train_size"] == len(world.split.train[client])
-
-
-def personal(world, progress, client, start):
-    """A client's model after its last local work, from this start."""
-    train = world.train.schedule(world.work(client, progress.round)["train"])
-    return world.task.minimize(start, train, world.task.loss)[0]
 
 
 def percent(world, params, source, chosen):
@@ -58,22 +58,13 @@ def percent(world, params, source, chosen):
     return 100 * (guess == source.y[chosen]).double().mean().item()
 
 
-def test_a_personal_model_is_made_of_the_clients_own_final_state():
-    world, progress = trained("local_only")
-    rows = scores.accuracies(world, progress)
-    for client, row in enumerate(rows):
-        state = {name: value[client] for name, value in progress.states.items()}
-        model = personal(world, progress, client, state)
-        expected = percent(world, model, world.test, world.split.common)
-        assert row["personal_common"] == pytest.approx(expected)
-
-
 def test_a_search_learns_validation_accuracies_and_nothing_of_test_data():
     world, progress = trained()
     unreadable = replace(world, test=None)  # any look at it raises
-    rows = scores.accuracies(world, progress)
-    found = scores.accuracies(unreadable, progress, validation_only=True)
-    kept = ("client", "train_size", "personal_validation", "global_validation")
+    measures = {name: metric.of for name, metric in BUILT_IN.items()}
+    rows = scores.accuracies(world, progress, measures=measures)
+    found = scores.accuracies(unreadable, progress, validation_only=True, measures=measures)
+    kept = [name for name in rows[0] if name.endswith(("client", "train_size", "_validation"))]
     np.testing.assert_equal(found, [{name: row[name] for name in kept} for row in rows])
 
 
@@ -121,34 +112,20 @@ def test_clients_in_blocks_have_the_same_scores_and_few_schedules_at_once(backen
     assert held == [(block, len(block)) for block in blocks]
 
 
-def test_a_model_that_is_not_finite_is_never_right():
-    world, progress = trained("local_only")
-    broken = {name: value * torch.nan for name, value in progress.states.of([0]).items()}
-    progress.states = progress.states.replaced([0], broken)
-    rows = scores.accuracies(world, progress)
-    assert rows[0]["personal_own"] == rows[0]["personal_common"] == 0
-    assert any(row["personal_common"] > 0 for row in rows[1:])
-
-
 def test_methods_only_ever_see_the_clients_training_examples():
-    world = simulation("dp_fedavg", batch_size=0)
-    method, seen = world.method, []
+    seen = []
 
-    def spied(hook):
-        def spy(params, server, state, batches, task):
-            for schedule in (batches.train, batches.all):
-                assert set(schedule.index.reshape(-1).tolist()) == set(range(len(schedule.x)))
-            assert torch.equal(batches.train.x, batches.all.x)
-            seen.append(batches.all.x)
-            assert int(batches.n) == len(seen[-1])
-            assert len(batches.head.x) == len(batches.head.y) == 0
-            assert len(task.features(params, batches).x) == len(seen[-1])
-            return hook(params, server, state, batches, task)
+    def told(params, server, state, batches, task):
+        for schedule in (batches.train, batches.all):
+            assert set(schedule.index.reshape(-1).tolist()) == set(range(len(schedule.x)))
+        assert torch.equal(batches.train.x, batches.all.x)
+        seen.append(batches.all.x)
+        assert int(batches.n) == len(seen[-1])
+        assert len(batches.head.x) == len(batches.head.y) == 0
+        assert len(task.features(params, batches).x) == len(seen[-1])
 
-        return spy
-
-    hooks = {"local_update": spied(method.local_update), "personalize": spied(method.personalize)}
-    watched = hooked(world, **hooks, head_epochs=1, full_pass=True)
+    world = overheard(simulation("dp_fedavg", batch_size=0), told, "local_update", "personalize")
+    watched = hooked(world, head_epochs=1, full_pass=True)
     progress = rounds.start(watched)
     for _ in range(2):
         rounds.one_round(watched, progress)

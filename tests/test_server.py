@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+import simulations
 from fake_results import BASE
 from pflpipe import cells, options, trees
 from pflpipe.cells import Server
@@ -22,7 +23,7 @@ from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.study.load import read
 from pflpipe.trees import ServerState
-from simulations import assert_equal, ends_of_other_data, hooked, plan, simulation, snapshot, spied
+from simulations import assert_equal, ends_of_other_data, plan, simulation, snapshot, spied
 
 torch.set_num_threads(1)
 SERVERS = {
@@ -71,48 +72,17 @@ def test_steps_are_those_of_the_papers(name):
     np.testing.assert_allclose(flat(done.params), expected, rtol=0, atol=1e-13)
 
 
-def test_adam_is_that_of_torch_without_its_corrections():
-    """Torch divides m by 1 - beta_1^t and v by 1 - beta_2^t, and begins at v = 0: its learning rate
-    and its epsilon undo the former, its state the latter."""
-    server, start = SERVERS["adam"], torch.linspace(-1, 1, 6, dtype=torch.float64)
-    draw = torch.Generator().manual_seed(2)
-    releases = torch.randn(6, 6, dtype=torch.float64, generator=draw)
-    method = with_optimizer(Method(lambda *_: None, sends=lambda task: ("w",)), server)
-    params, state = {"w": start}, method.init_server({"w": start}, None)
-    for release in releases:
-        params, state = method.aggregate(params, {"w": release}, state, None)
-    w = torch.nn.Parameter(start.clone())
-    step = torch.optim.Adam([w], betas=(server.beta1, server.beta2))
-    begin = torch.full_like(start, server.tau**2)
-    step.state[w] = {"exp_avg": torch.zeros_like(start), "exp_avg_sq": begin}
-    step.state[w]["step"] = torch.tensor(0.0)
-    for t, release in enumerate(releases, 1):
-        root = (1 - server.beta2**t) ** 0.5
-        step.param_groups[0]["lr"] = server.lr * (1 - server.beta1**t) / root
-        step.param_groups[0]["eps"] = server.tau / root
-        w.grad = -release
-        step.step()
-    torch.testing.assert_close(params["w"], w.detach(), rtol=1e-12, atol=1e-13)
-
-
 @pytest.mark.parametrize("method", NAMES)
 def test_the_default_is_the_method_itself(method):
     own = registry.info(method).factory()
     assert with_optimizer(own, Server()) is own
 
 
-def world_of(method, **changes):
-    """A small run of any method."""
-    if registry.info(method).about.needs == ("norm",):
-        changes |= {"model": cells.Model("resnet20"), "shape": (8, 8, 1), "sizes": (2, 1)}
-    return simulation(method, **changes)
-
-
 @pytest.mark.parametrize("method", ["fedper", "dp_fedsim", "fedglp_adp", "dp_pfeddsu", "fedavg"])
 def test_a_server_optimizer_changes_what_it_should_and_nothing_else(method):
     """Own parts of the model stay where they were; what a method's server keeps is what it keeps
     of releases."""
-    world = served(world_of(method), SERVERS["adam"])
+    world = served(simulation(method), SERVERS["adam"])
     _, seen, states = spied(world)
     sent = set(world.method.sends(world.task))
     models = itertools.pairwise(params for params, _ in states)
@@ -159,16 +129,11 @@ def test_parts_besides_parameters_are_left_to_the_method():
 )
 def test_what_a_server_keeps_of_releases_is_what_was_released(method, values):
     world, heard = simulation(method, values), []
-    hooks = world.method
-
-    def aggregate(params, released, server, task):
-        heard.append((released, server))
-        return hooks.aggregate(params, released, server, task)
-
-    _, seen, _ = spied(served(hooked(world, aggregate=aggregate), SERVERS["momentum"]))
-    names = set(hooks.init_server(rounds.start(world).params, world.task))
+    told = simulations.overheard(world, lambda *given: heard.append(given), "aggregate")
+    _, seen, _ = spied(served(told, SERVERS["momentum"]))
+    names = set(rounds.start(world).server)
     assert names
-    for (released, server), (_, _, outcome) in zip(heard, seen, strict=True):
+    for (_, released, server, _), (_, _, outcome) in zip(heard, seen, strict=True):
         assert released is outcome.sum
         assert set(server) == names
 
@@ -179,9 +144,7 @@ def test_backends_agree_and_a_run_goes_on_with_the_same_bits(name):
     for backend in ("loop", "vmap"):
         world = served(simulation("dp_fedsim", backend=backend), SERVERS[name])
         half = []
-        done = rounds.run(
-            world, rounds.start(world), lambda at, half=half: half.append(snapshot(at))
-        )
+        done = rounds.run(world, rounds.start(world), lambda at, to=half: to.append(snapshot(at)))
         again = rounds.run(world, half[0])
         assert_equal(again.params, done.params, 0)
         assert_equal(again.server, done.server, 0)

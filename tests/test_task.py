@@ -88,8 +88,7 @@ def test_the_loss_and_its_gradient_are_the_mean_cross_entropy_of_the_real_exampl
 def test_bf16_tests_models_and_takes_fisher_information_in_float32():
     seen: list[torch.dtype] = []
     world = simulation("feddpa", dtype=torch.float32, precision="bf16")
-    listened = listening(world.task, seen)
-    world = dataclasses.replace(world, network=listened.network)
+    world = dataclasses.replace(world, network=listening(world.task, seen).network)
     progress = rounds.start(world)
     task, schedule = world.task, world.train.schedule(world.work(0, 0)["all"])
     task.fisher(progress.params, schedule)
@@ -102,13 +101,13 @@ def test_bf16_tests_models_and_takes_fisher_information_in_float32():
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["mlp", "cnn_cifar", "resnet20"])
 def test_bf16_in_loop_and_vmap_agree_to_its_rounding(model):
-    shape = (5,) if model == "mlp" else (32, 32, 3)
-    network = cells.Model("mlp", (4,)) if model == "mlp" else cells.Model(model)
+    network = {"model": cells.Model(model), "shape": (32, 32, 3)}
+    if model == "mlp":
+        network = {"model": cells.Model("mlp", (4,)), "shape": (5,)}
     ends = []
     for backend, precision in (("loop", "bf16"), ("vmap", "bf16"), ("loop", "float32")):
         words = {"backend": backend, "precision": precision, "dtype": torch.float32, "lr": 0.01}
-        size = {"shape": shape, "model": network, "sizes": (4, 3), "local_epochs": 1}
-        world = simulation("dp_fedavg", **words, **size)
+        world = simulation("dp_fedavg", **words, **network, sizes=(4, 3), local_epochs=1)
         progress = rounds.start(world)
         rounds.one_round(world, progress)
         ends.append(torch.cat([value.reshape(-1) for value in progress.params.values()]))

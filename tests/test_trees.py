@@ -1,8 +1,7 @@
-"""Trees: what masks choose, and the mask of the largest scores."""
+"""Trees: the mask of the largest scores."""
 
 import pytest
 import torch
-from torch.func import vmap
 
 from pflpipe import trees
 
@@ -27,18 +26,3 @@ def test_largest_compares_within_each_group():
 )
 def test_largest_keeps_the_rounded_up_share_whatever_the_ties(ratio, size, count):
     assert trees.largest({"a": torch.zeros(size)}, [("a",)], ratio)["a"].sum() == count
-
-
-def test_largest_does_the_same_for_many_trees_at_once():
-    many = {name: torch.stack([value, -value, value.square()]) for name, value in SCORES.items()}
-    found = vmap(lambda tree: trees.largest(tree, [tuple(tree)], 0.5))(many)
-    for place in range(3):
-        one = {name: value[place] for name, value in many.items()}
-        alone = trees.largest(one, [tuple(many)], 0.5)
-        assert all(torch.equal(found[name][place], alone[name]) for name in alone)
-
-
-def test_where_takes_the_first_tree_where_the_mask_holds():
-    mask = {"a": torch.tensor([True, False])}
-    found = trees.where(mask, {"a": torch.tensor([1.0, 2.0])}, {"a": torch.tensor([3.0, 4.0])})
-    assert found["a"].tolist() == [1.0, 4.0]
