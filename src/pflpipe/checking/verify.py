@@ -48,39 +48,14 @@ class Finding(NamedTuple):
         return ": ".join(filter(None, self))
 
 
-SETTINGS = (
-    *("streams", "dataset", "method", "source", "digests", "departures"),
-    *("partition.users", "partition.clients", "partition.max_clients_per_user"),
-    *("model.name", "model.init", "model.init_digest", "features.kind", "features.file"),
-    *(f"training.{name}" for name in ("rounds", "sample_rate", "groups", "augment", "loss")),
-    *(
-        f"privacy.{name}"
-        for name in (
-            *("mechanism", "epsilon", "noise_multiplier", "delta", "clip_norm", "clip_quantile"),
-            *("clip_lr", "clip_bit_noise", "accountant", "band", "buffers", "departures"),
-            *("noise", "bits", "dropout"),
-        )
-    ),
+_LISTS: dict[str, list[str]] = json.loads(
+    Path(__file__).with_name("unchecked.json").read_text(encoding="utf-8")
 )
+SETTINGS = tuple(_LISTS["settings"])
 """The settings on which something else in a file depends, which can therefore be checked."""
-OF_FILES = ("study", "pflpipe", "rows that are left out")
+OF_FILES = tuple(_LISTS["files"])
 """What a file alone cannot check of all rows together."""
-UNCHECKED = (
-    *("run", "commit", "dataset.sha256", "accountant.version", "warnings"),
-    *("unit (a word for users)", "settings.partition.clients (natural)"),
-    *("settings.privacy.accountant", "settings.privacy.departures"),
-    "settings.privacy.epsilon (accountant rdp)",
-    "plan.noise_multiplier (sample_level_calibration)",
-    "settings.privacy.epsilon (sample_level_calibration)",
-    *("audits.epsilon_lower", "audits.detects", "audits.detects_runs"),
-    *("audits.plan.clip_norm", "audits.plan.clients", "audits.plan.adaptive.*"),
-    "audits.verdict (with departures)",
-    *(f"code.{kind}.sha256 (of the package)" for kind in ("method", "loss", "network")),
-    *(f"code.{kind}.sha256" for kind in ("data", "features", "transform", "metric")),
-    *("search", "search.line", "search.sets", "search.plans.plan"),
-    "search.search_not_counted (its wording)",
-    *("search.plans.* (not counted)", "search.private.* (not counted)"),
-)
+UNCHECKED = tuple(_LISTS["rows"])
 """What a file alone cannot check in rows, some of it in some rows only, besides settings that are
 not in ``SETTINGS``. A test holds both against what is refuted."""
 
