@@ -1,6 +1,9 @@
-"""Named data sets: what is known of each before anything is read."""
+"""Named data sets: what is known of each before anything is read (datasets.json)."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -31,34 +34,13 @@ DRAWN = "dead_leaves"
 """The reference of features that no data are needed for: images that a program draws."""
 
 
-# Constants: CIFAR-10, SVHN and FEMNIST as the compared papers' codes have them; otherwise [0, 1] is
-# mapped to [-1, 1].
-DATASETS: dict[str, DatasetInfo] = {
-    "digits": DatasetInfo(10, 1438, (8, 8, 1), mean=(0.0,), std=(1.0,), needs_network=False),
-    "mnist": DatasetInfo(10, 60_000, (28, 28, 1), collection="NIST"),
-    "fashion_mnist": DatasetInfo(10, 60_000, (28, 28, 1)),
-    "cifar10": DatasetInfo(
-        10, 50_000, (32, 32, 3), mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010)
-    ),
-    "cifar100": DatasetInfo(100, 50_000, (32, 32, 3)),
-    "svhn": DatasetInfo(10, 73_257, (32, 32, 3)),
-    "emnist_byclass": DatasetInfo(62, 697_932, (28, 28, 1), collection="NIST"),
-    "emnist_bymerge": DatasetInfo(47, 697_932, (28, 28, 1), collection="NIST"),
-    "emnist_balanced": DatasetInfo(47, 112_800, (28, 28, 1), collection="NIST"),
-    "emnist_letters": DatasetInfo(26, 124_800, (28, 28, 1), collection="NIST"),
-    "emnist_digits": DatasetInfo(10, 240_000, (28, 28, 1), collection="NIST"),
-    "emnist_mnist": DatasetInfo(10, 60_000, (28, 28, 1), collection="NIST"),
-    "femnist": DatasetInfo(
-        62, 671_585, (28, 28, 1), mean=(0.1307,), std=(0.3081,), users=3_400, collection="NIST"
-    ),
-    "mnist_writers": DatasetInfo(10, 56_014, (28, 28, 1), users=836, collection="NIST"),
-    "wisdm": DatasetInfo(6, 4_332, (42,), users=36),
-    "spi": DatasetInfo(2, 432_000, (1,), users=4_000),
-    "spi_levels": DatasetInfo(6, 432_000, (1,), users=4_000),
-    "epi": DatasetInfo(2, 160_231, (1,), users=3_516),
-    "nafld": DatasetInfo(2, 107_468, (5,), users=5_106),
-    "randhie": DatasetInfo(2, 14_793, (20,), users=5_912),
-    "rwm5yr": DatasetInfo(2, 15_614, (9,), users=6_127),
-    "insteval": DatasetInfo(2, 58_792, (1,), users=2_972),
-    "jester": DatasetInfo(2, 1_448_657, (1,), users=24_983),
-}
+def _info(known: dict[str, Any]) -> DatasetInfo:
+    for name, value in known.items():
+        known[name] = tuple(value) if isinstance(value, list) else value
+    return DatasetInfo(**known)
+
+
+_TABLE = Path(__file__).with_name("datasets.json").read_text(encoding="utf-8")
+DATASETS: dict[str, DatasetInfo] = {n: _info(known) for n, known in json.loads(_TABLE).items()}
+"""Name -> what is known. Constants: CIFAR-10, SVHN and FEMNIST as the compared papers' codes have
+them; otherwise [0, 1] is mapped to [-1, 1]."""
