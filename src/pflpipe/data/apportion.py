@@ -4,7 +4,11 @@ Hamilton's method of largest remainders in exact integer arithmetic, with upper 
 generator breaks ties of remainders, so that no class or client is favoured by its index.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
+
+from pflpipe.seeds import numpy_rng
 
 
 def apportion(
@@ -87,3 +91,25 @@ def draw_out(size: int, fraction: float, rng: np.random.Generator) -> np.ndarray
     chosen = np.zeros(size, dtype=bool)
     chosen[rng.permutation(size)[: held_out_size(size, fraction)]] = True
     return chosen
+
+
+def set_aside(
+    shares: Sequence[np.ndarray], fraction: float, seed: int, *stream: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Take a uniformly random part of each client's rows, as ``draw_out`` does; return the parts
+    and the rests, ascending.
+
+    Every client has a stream of its own, so that the data of one client do not decide which rows
+    another one trains on.
+
+    Args:
+        shares: the rows of each client.
+        fraction: share held out, see ``held_out_size``.
+        seed, stream: seed and name of the streams.
+    """
+    parts, rests = [], []
+    for client, rows in enumerate(shares):
+        chosen = draw_out(len(rows), fraction, numpy_rng(seed, *stream, client))
+        parts.append(np.sort(rows[chosen]))
+        rests.append(np.sort(rows[~chosen]))
+    return parts, rests

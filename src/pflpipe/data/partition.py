@@ -42,7 +42,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from pflpipe import cells, options
-from pflpipe.data.apportion import apportion, held_out_size
+from pflpipe.data.apportion import apportion, set_aside
 from pflpipe.data.datasets import Arrays
 from pflpipe.data.split import PARTS, Split
 from pflpipe.errors import ConfigError, DataError
@@ -77,17 +77,15 @@ def check(
     def refuse(key: str, got: object, expected: str, do: str = "") -> NoReturn:
         raise DataError(f"{location}.{key}", got=got, expected=expected, do=do)
 
-    fits = classes or p.kind not in ("dirichlet", "pathological")
-    got, expected = (
-        f"{p.kind}, with labels that are real numbers",
-        "natural or iid, which need no classes",
-    )
-    ConfigError.unless(bool(fits), f"{location}.kind", got, expected)
-    fits, expected = classes or not p.shifted, "0, as labels are real numbers"
-    ConfigError.unless(bool(fits), f"{location}.shifted", p.shifted, expected)
+    def settle(fits: bool, key: str, got: object, expected: str) -> None:
+        ConfigError.unless(fits, f"{location}.{key}", got, expected)
+
+    got = f"{p.kind}, with labels that are real numbers"
+    fits = classes > 0 or p.kind in ("natural", "iid")
+    settle(fits, "kind", got, "natural or iid, which need no classes")
+    settle(classes > 0 or not p.shifted, "shifted", p.shifted, "0, as labels are real numbers")
     held, expected = p.classes_per_client, f"1 to {classes}, the data set's classes"
-    fits = held is None or held <= classes
-    ConfigError.unless(fits, f"{location}.classes_per_client", held, expected)
+    settle(held is None or held <= classes, "classes_per_client", held, expected)
     check_users(p, users is not None, location)
     if p.kind != "natural":
         got = f"{_count(p)} clients with min_size {p.min_size}"
@@ -190,10 +188,11 @@ def make(arrays: Arrays, partition: cells.Partition, seed: int) -> Split:
         stream = numpy_rng(seed, "partition", "common")
         common = np.sort(stream.choice(common, partition.common_test, replace=False))
     if partition.test_fraction is not None:
-        sizes = [held_out_size(len(rows), partition.test_fraction) for rows in shares]
-        test, shares = _set_aside(shares, sizes, seed, "test")
-    sizes = [held_out_size(len(rows), partition.validation_fraction) for rows in shares]
-    validation, train = _set_aside(shares, sizes, seed, "validation")
+        # Not stratified: a small client would then never be tested on a class that it has seen
+        # once, and its validation and test would be easier than its next example.
+        test, shares = set_aside(shares, partition.test_fraction, seed, "partition", "test")
+    fraction = partition.validation_fraction
+    validation, train = set_aside(shares, fraction, seed, "partition", "validation")
     own_from_train = partition.test_fraction is not None
     everybody = Split(train, validation, [np.sort(rows) for rows in test], common, own_from_train)
     return replace(_only(everybody, ~new), new=_only(everybody, new)) if new.any() else everybody
@@ -225,26 +224,6 @@ def _draw_new(clients: int, count: int, seed: int) -> np.ndarray:
     new = np.zeros(clients, dtype=bool)
     new[numpy_rng(seed, "partition", "new").choice(clients, count, replace=False)] = True
     return new
-
-
-def _set_aside(
-    shares: list[np.ndarray], sizes: list[int], seed: int, name: str
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Take a uniformly random part of each client's rows; return the parts and the rests,
-    ascending.
-
-    Every client has its own stream, so that the data of one client do not decide which rows another
-    one trains on.
-
-    The parts are not stratified: a small client would then never be tested on a class that it has
-    seen once, and its validation and test would be easier than its next example.
-    """
-    parts, rests = [], []
-    for client, (rows, size) in enumerate(zip(shares, sizes, strict=True)):
-        order = numpy_rng(seed, "partition", name, client).permutation(rows)
-        parts.append(np.sort(order[:size]))
-        rests.append(np.sort(order[size:]))
-    return parts, rests
 
 
 def _of_min_size(

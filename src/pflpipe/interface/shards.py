@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from pflpipe.data import checks, per_client
-from pflpipe.data.apportion import draw_out
+from pflpipe.data.apportion import set_aside
 from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.learning.losses import Loss
-from pflpipe.seeds import numpy_rng
 
 Shard = tuple[Tensor | np.ndarray, Tensor | np.ndarray] | Dataset[Any]
 """Examples of one client: ``x`` float ``[n, ...]`` (images channels last) and ``y`` integers
@@ -50,7 +49,9 @@ def joined(
     rows = np.split(np.arange(len(y)), ends[:-1])
     train, test = rows[: len(clients)], rows[len(clients) :]
     if tests is None:
-        train, test = _held_out(train, test_fraction, seed)
+        fits, expected = 0 <= test_fraction < 1, "0 <= fraction < 1"
+        ConfigError.unless(fits, "test_fraction", test_fraction, expected)
+        test, train = set_aside(train, test_fraction, seed, "own tests")
     return x, y, Split(train, [np.arange(0) for _ in clients], test, np.concatenate(test))
 
 
@@ -67,19 +68,6 @@ def _shard(name: str, shard: Shard, dtype: torch.dtype, loss: Loss) -> tuple[Ten
     fits = not y.is_floating_point()
     DataError.unless(fits, f"{name}: y", str(y.dtype), "whole numbers 0 to K - 1")
     return x.to(dtype), y.to(torch.int64)
-
-
-def _held_out(
-    rows: Sequence[np.ndarray], fraction: float, seed: int
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the rows of each client for training, and those that are drawn for its test."""
-    ConfigError.unless(0 <= fraction < 1, "test_fraction", fraction, "0 <= fraction < 1")
-    train, test = [], []
-    for client, client_rows in enumerate(rows):
-        held_out = draw_out(len(client_rows), fraction, numpy_rng(seed, "own tests", client))
-        test.append(client_rows[held_out])
-        train.append(client_rows[~held_out])
-    return train, test
 
 
 def as_tensor(name: str, values: Tensor | np.ndarray, content: str) -> Tensor:
