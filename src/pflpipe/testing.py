@@ -42,15 +42,12 @@ def _attack(found: Audited) -> str:
     sent, _, other = found.situation.partition("; in the other world ")
     lower, claimed = float(row["epsilon_lower"]), float(row["epsilon_claimed"])
     proof = "the attack shows it" if lower > claimed else "the first line shows it"
-    return "\n".join(
-        [
-            f"{row['audit']}: {found.verdict}: {found.sentence}",
-            f"  with the client     {sent}",
-            f"  without it          {other or 'it sends zeros'}",
-            f"  statistic           {row['statistic']}: in {row['runs']:,} draws each, "
-            f"{row['false_positives']:,} without it taken for with, "
-            f"{row['false_negatives']:,} the reverse",
-            f"  lower bound         epsilon is at least {lower:.3g}, claimed is {claimed:.3g}: "
-            f"{proof}",
-        ]
+    return (
+        f"{row['audit']}: {found.verdict}: {found.sentence}\n"
+        f"  with the client     {sent}\n"
+        f"  without it          {other or 'it sends zeros'}\n"
+        f"  statistic           {row['statistic']}: in {row['runs']:,} draws each, "
+        f"{row['false_positives']:,} without it taken for with, "
+        f"{row['false_negatives']:,} the reverse\n"
+        f"  lower bound         epsilon is at least {lower:.3g}, claimed is {claimed:.3g}: {proof}"
     )

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pflpipe.errors import ConfigError, PflpipeError, PrivacyError
+from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
 
 _Part = tuple[Callable[[], Any], Callable[[Any], object]]
 """How a part of the state of this process is read, and how it is written."""
@@ -62,6 +62,25 @@ def one_line(location: str, path: str, error: type[PflpipeError]) -> Iterator[No
 
 
 @contextlib.contextmanager
+def foreign(
+    what: str,
+    expected: str = "",
+    do: str = "",
+    told: Callable[[Exception], str] | None = None,
+) -> Iterator[None]:
+    """Turn an exception of the system or of a library into a DataError: libraries have a dozen for
+    a damaged file, and no common base. ``told`` returns what is said of it, by default
+    ``described``."""
+    try:
+        yield
+    except PflpipeError:
+        raise
+    except Exception as problem:
+        got = (told or described)(problem)
+        raise DataError(what, got=got, expected=expected, do=do) from problem
+
+
+@contextlib.contextmanager
 def restored() -> Iterator[None]:
     """Restore what the user's code changes in this process: the working directory, the filters of
     warnings, the handlers of signals, and torch's defaults and switches.
@@ -69,13 +88,12 @@ def restored() -> Iterator[None]:
     Otherwise files would be written elsewhere, and the file of a network would choose the precision
     of every run.
     """
-    parts = [(read, write, read()) for read, write in _state("torch" in sys.modules)]
+    parts = _state("torch" in sys.modules)
+    before = [read() for read, _ in parts]
     try:
         yield
     finally:
-        for read, write, before in parts:
-            if before is not None and read() != before:
-                write(before)
+        _put(parts, before)
 
 
 @contextlib.contextmanager
@@ -99,7 +117,11 @@ def switches() -> list[Any]:
 
 def switch(values: list[Any]) -> None:
     """Set torch's defaults and switches as ``switches`` returned them."""
-    for (read, write), value in zip(_of_torch(), values, strict=True):
+    _put(_of_torch(), values)
+
+
+def _put(parts: list[_Part], values: list[Any]) -> None:
+    for (read, write), value in zip(parts, values, strict=True):
         if value is not None and read() != value:
             write(value)
 

@@ -5,7 +5,7 @@ A block is a mapping of plain values, which study/schemas/block.schema.yaml chec
 is read. Here are the checks that read no row; ``sources`` reads the rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,8 @@ class Part(NamedTuple):
         users: text ``[N]``, or None.
         note: a line that says what was taken for what.
         columns: name -> numbers ``[N]`` of each feature, if a table has named them.
-        fitted: rules for missing values and features with NaN in their place (columns.py).
+        fill: fills NaN in features in place, as ``datasets.arrays_from`` calls it, where they stand
+            for what follows from a person's own rows (columns.py).
     """
 
     examples: np.ndarray
@@ -33,7 +34,7 @@ class Part(NamedTuple):
     users: np.ndarray | None
     note: str
     columns: Mapping[str, np.ndarray] = {}
-    fitted: Sequence[tuple[str, slice]] = ()
+    fill: Callable[[dict[str, Any]], None] | None = None
 
 
 TABLES = (".csv", ".tsv", ".parquet")

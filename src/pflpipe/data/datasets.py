@@ -36,18 +36,7 @@ import numpy as np
 from pflpipe.code import guard, meaning, reference, user_files
 from pflpipe.data import checks, contract, downloads, limits, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
-from pflpipe.data.checks import (
-    CONTRACT,
-    FOUND,
-    IMAGES,
-    KEYS,
-    LABELS,
-    LOADER,
-    UNIT,
-    USERS,
-    Shape,
-    example_shape,
-)
+from pflpipe.data.checks import IMAGES, KEYS, LABELS, USERS, Shape, example_shape
 from pflpipe.data.contract import UNKNOWN, Columns, Contract
 from pflpipe.errors import DataError, counted, located, nearest
 from pflpipe.facts.datasets import DATASETS as DATASETS
@@ -282,10 +271,10 @@ def prepare(dataset: str, source: Path | None, downloads_dir: Path, target: Path
     else:
         what = f"dataset {dataset!r}"
         raise DataError(what, got=f"the folder {source}", expected="no source, or an .npz file")
-    if FOUND in names:  # a finished file, under another name
+    if checks.FOUND in names:  # a finished file, under another name
         del raw["classes"]
     made = dataclasses.replace(arrays_from(raw, location, dataset), loader=loader)
-    unread = sorted(map(str, set(names) - {*KEYS, FOUND, CONTRACT, LOADER}))
+    unread = sorted(map(str, set(names) - {*KEYS, checks.FOUND, checks.CONTRACT, checks.LOADER}))
     moved = checks.channels_first(raw["train_images"].shape, raw["train_images"].dtype)
     line = write(dataset, made, target) + "; the channels came first" * moved
     return line + (f"; not read: {', '.join(unread)}" if unread else "")
@@ -303,10 +292,10 @@ def write(name: str, made: Arrays, target: Path) -> str:
     # These follow from the name, so the digest need not cover them.
     arrays |= {key: np.asarray(getattr(made, key)) for key in SCALE}
     # Training does not read these, so the digest does not cover them.
-    arrays |= {} if made.declared else {FOUND: np.asarray(True)}
-    arrays |= {CONTRACT: np.asarray(canonical_json(dataclasses.asdict(made.contract)))}
-    arrays |= {UNIT: np.asarray(made.unit)} if made.unit != "user" else {}
-    arrays |= {LOADER: np.asarray(made.loader)} if made.loader else {}
+    arrays |= {} if made.declared else {checks.FOUND: np.asarray(True)}
+    arrays |= {checks.CONTRACT: np.asarray(canonical_json(dataclasses.asdict(made.contract)))}
+    arrays |= {checks.UNIT: np.asarray(made.unit)} if made.unit != "user" else {}
+    arrays |= {checks.LOADER: np.asarray(made.loader)} if made.loader else {}
     with atomic(target) as path:
         np.savez(path, **arrays)
     return f"{name}: {made}"
@@ -482,9 +471,12 @@ def array_shapes(path: Path) -> dict[str, Shape]:
     zeros.
     """
     total = 0
-    try:
+    headers: dict[str, Shape] = {}
+    expected = "an .npz file written by numpy.savez; a function, my_data.py:load; or a block"
+    with guard.foreign(f"{path} cannot be read", expected, told=str):
+        do = "mend the path in config.yaml, or make the file"
+        DataError.unless(path.exists(), f"{path} does not exist", do=do)
         with zipfile.ZipFile(path) as bundle:
-            headers = {}
             for name in bundle.namelist():
                 with bundle.open(name) as member:
                     form = np.lib.format
@@ -497,12 +489,6 @@ def array_shapes(path: Path) -> dict[str, Shape]:
                         raise ValueError(f"{name} promises {size} bytes and has {held}")
                     total += held
                     headers[name.removesuffix(".npy")] = (shape, dtype)
-    except FileNotFoundError:
-        do = "mend the path in config.yaml, or make the file"
-        raise DataError(f"{path} does not exist", do=do) from None
-    except Exception as error:  # of zipfile or numpy: there is no common base
-        expected = "an .npz file written by numpy.savez; a function, my_data.py:load; or a block"
-        raise DataError(f"{path} cannot be read", got=str(error), expected=expected) from error
     limits.check(total, str(path))
     return headers
 
@@ -510,27 +496,26 @@ def array_shapes(path: Path) -> dict[str, Shape]:
 def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     """Read arrays of an .npz file whose headers were read; pickled objects are refused, never
     loaded."""
-    try:
-        with np.load(path, allow_pickle=False) as bundle:
-            return {key: bundle[key] for key in keys}
-    except Exception as error:
-        form = "for text use dtype 'U', for images one array, no lists of arrays"
-        do = f"write the file again; {form}"
-        what, expected = f"{path} cannot be read", "plain arrays without pickled objects"
-        raise DataError(what, got=str(error), expected=expected, do=do) from error
+    form = "for text use dtype 'U', for images one array, no lists of arrays"
+    expected, do = "plain arrays without pickled objects", f"write the file again; {form}"
+    with (
+        guard.foreign(f"{path} cannot be read", expected, do, str),
+        np.load(path, allow_pickle=False) as bundle,
+    ):
+        return {key: bundle[key] for key in keys}
 
 
 def _notes(path: Path, shapes: Mapping[str, Shape]) -> dict[str, Any]:
     """Return what a finished file says of its arrays, as ``Arrays`` and ``Header`` have it."""
     texts = {key for key, (shape, dtype) in shapes.items() if shape == () and dtype.kind == "U"}
-    are_text = [key for key in (UNIT, LOADER, CONTRACT) if key in texts]
+    are_text = [key for key in (checks.UNIT, checks.LOADER, checks.CONTRACT) if key in texts]
     text = {key: str(value) for key, value in read_arrays(path, are_text).items()}
-    known = json.loads(text.get(CONTRACT, "{}"))
+    known = json.loads(text.get(checks.CONTRACT, "{}"))
     return {
-        "declared": FOUND not in shapes,
+        "declared": checks.FOUND not in shapes,
         "contract": Contract(**{key: tuple(lines) for key, lines in known.items()}),
-        "unit": text.get(UNIT, "user"),
-        "loader": text.get(LOADER, ""),
+        "unit": text.get(checks.UNIT, "user"),
+        "loader": text.get(checks.LOADER, ""),
     }
 
 

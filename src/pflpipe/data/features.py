@@ -134,13 +134,8 @@ def texts(file: Path, items: np.ndarray) -> list[str]:
         DataError: the file cannot be read, a line is empty, there are too few lines, or the numbers
             are no indices of items.
     """
-    try:
+    with guard.foreign(f"features.file {file}", "a text with one line for each item"):
         lines = file.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        expected = "a text with one line for each item"
-        raise DataError(
-            f"features.file {file}", got=guard.described(error), expected=expected
-        ) from None
     last = int(items.max())
     are_items = bool((items == np.floor(items)).all()) and items.min() >= 0
     DataError.unless(

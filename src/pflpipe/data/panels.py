@@ -9,9 +9,10 @@ be a release without noise.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,31 +23,13 @@ ABOVE = {"hdl": 50.0, "sbp": 130.0, "fib4": 1.3}
 """Measurement of nafld -> the public threshold: mg/dl, mmHg, and FIB-4's lower cut-off."""
 LEAST_ROWS = 15
 
-Units = Mapping[str, tuple[float, float]]
+Units = Mapping[str, Sequence[float]]
 """Column -> what is subtracted, and what then divides."""
-
-FLAG = (0.0, 1.0)
-RANDHIE: Units = {
-    **dict.fromkeys(("tookphys", "black", "female", "physlm", "child", "fchild", "idp"), FLAG),
-    **dict.fromkeys(("hlthg", "hlthf", "hlthp"), FLAG),
-    "year": (3, 2),
-    "coins": (0, 100),  # percent
-    "xage": (25, 20),  # years
-    "linc": (9, 1),  # log of dollars
-    "lnum": (1, 1),  # log of people
-    "mhi": (75, 25),  # of 100
-    "xghindx": (75, 25),  # of 100
-    "disea": (10, 10),
-    "lpi": (5, 5),  # log of dollars
-    "fmde": (4, 4),  # log of dollars
-}
-RWM5YR: Units = {
-    **dict.fromkeys(("outwork", "female", "married", "kids", "self"), FLAG),
-    "year": (1986, 2),
-    "age": (45, 10),  # years
-    "hhninc": (3, 3),  # thousands of marks a month
-    "educ": (11, 3),  # years
-}
+YEARS: Mapping[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("panels.json").read_text(encoding="utf-8")
+)
+"""Panel of years -> its table, its columns of people and of visits to a physician, and the units of
+its features with what they are measured in."""
 
 
 def read_nafld(folder: Path) -> dict[str, np.ndarray]:
@@ -70,34 +53,28 @@ def read_nafld(folder: Path) -> dict[str, np.ndarray]:
     rows = rows.merge(people, on="id", validate="many_to_one")
     rows = rows[rows.groupby("id")["id"].transform("size") >= LEAST_ROWS]
     kinds = [(rows["test"] == kind).to_numpy(np.float32) for kind in ABOVE]
-    features = np.column_stack([*kinds, _scaled(rows, {"age": (50, 20), "male": FLAG})])
+    features = np.column_stack([*kinds, _scaled(rows, {"age": (50, 20), "male": (0, 1)})])
     return _rows(features, rows["value"] > rows["test"].map(ABOVE), rows["id"])
 
 
-def read_randhie(folder: Path) -> dict[str, np.ndarray]:
-    """Return the years of the RAND Health Insurance Experiment (Newhouse, "Free for All?", 1993;
-    the table of Cameron and Trivedi, "Microeconometrics", 2005): 5,912 people, one row a year. A
-    label is whether the person saw a physician in that year. What the person spent and used in the
-    year is no feature; plan, person and family are.
+def read_years(folder: Path, panel: str) -> dict[str, np.ndarray]:
+    """Return the years of a panel: a row is a year of a person, and a label is whether the person
+    saw a physician in that year. What the person spent and used in the year is no feature.
 
-    Args:
-        folder: the pickled table RandHIE of sampleSelection.
-    """
-    rows = _table(folder / "sampleSelection" / "RandHIE", ["zper", "mdvis", *RANDHIE])
-    return _rows(_scaled(rows, RANDHIE), rows["mdvis"] > 0, rows["zper"])
-
-
-def read_rwm5yr(folder: Path) -> dict[str, np.ndarray]:
-    """Return the years of the German health survey rwm5yr (Hilbe, "Negative Binomial Regression",
+    ``randhie`` is the RAND Health Insurance Experiment (Newhouse, "Free for All?", 1993; the table
+    of Cameron and Trivedi, "Microeconometrics", 2005): 5,912 people, whose features are plan,
+    person and family. ``rwm5yr`` is a German health survey (Hilbe, "Negative Binomial Regression",
     2011; Riphahn, Wambach and Million, "Incentive Effects in the Demand for Health Care", 2003):
-    6,127 people, one row for each of 1 to 5 years. A label is whether the person saw a physician in
-    that year. Nights in hospital are no feature.
+    6,127 people with 1 to 5 years.
 
     Args:
-        folder: the pickled table rwm5yr of COUNT.
+        folder: the pickled tables RandHIE of sampleSelection and rwm5yr of COUNT.
+        panel: a key of ``YEARS``.
     """
-    rows = _table(folder / "COUNT" / "rwm5yr", ["id", "docvis", *RWM5YR])
-    return _rows(_scaled(rows, RWM5YR), rows["docvis"] > 0, rows["id"])
+    about = YEARS[panel]
+    person, visits, units = about["person"], about["visits"], about["features"]
+    rows = _table(folder / about["table"], [person, visits, *units])
+    return _rows(_scaled(rows, units), rows[visits] > 0, rows[person])
 
 
 def _table(path: Path, columns: list[str]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from pflpipe.code import guard
-from pflpipe.data import limits, vocabulary
+from pflpipe.data import limits, texts
 from pflpipe.data.blocks import Part
 from pflpipe.data.contract import RowsWarning
 from pflpipe.errors import DataError, located
@@ -44,7 +44,7 @@ def read(
     files, unread = _listed(folder)
     words = np.array([path.parent.name for path in files])
     with located(str(folder)):
-        labels = vocabulary.number(words, classes, "classes")
+        labels = texts.number(words, classes, "classes")
     seen = Counter[str]()
     first = _pixels(files[0], size, channels, Counter())
     limits.check(len(files) * first.size, str(folder))
@@ -90,20 +90,16 @@ def _pixels(
 ) -> np.ndarray:
     """Return a picture as uint8 ``[H, W]`` or ``[H, W, 3]``, upright as its EXIF says; count in
     ``seen`` what it has besides that pixels do not show."""
-    try:
-        with Image.open(path) as picture:
-            if picture.mode[0] in "IF":
-                raise ValueError(f"mode {picture.mode}, which has more than 8 bits a channel")
-            grey = channels == 1 or (channels is None and picture.mode in _GREY)
-            seen["are animated, of which the first image was read"] += (
-                getattr(picture, "n_frames", 1) > 1
-            )
-            if picture.has_transparency_data:
-                alpha = np.asarray(picture.convert("RGBA"))[..., 3]
-                hidden = "are transparent in places, where hidden colours were read"
-                seen[hidden] += bool(alpha.min() < 255)
-            pixels = ImageOps.exif_transpose(picture).convert("L" if grey else "RGB")
-            return np.asarray(pixels.resize((size[1], size[0])) if size else pixels)
-    except Exception as error:  # of Pillow: there is no common base
-        got = guard.described(error)
-        raise DataError(f"{path} cannot be read", got=got, do="mend it, or remove it") from None
+    do = "mend it, or remove it"
+    with guard.foreign(f"{path} cannot be read", do=do), Image.open(path) as picture:
+        if picture.mode[0] in "IF":
+            raise ValueError(f"mode {picture.mode}, which has more than 8 bits a channel")
+        grey = channels == 1 or (channels is None and picture.mode in _GREY)
+        is_animated = getattr(picture, "n_frames", 1) > 1
+        seen["are animated, of which the first image was read"] += is_animated
+        if picture.has_transparency_data:
+            alpha = np.asarray(picture.convert("RGBA"))[..., 3]
+            hidden = "are transparent in places, where hidden colours were read"
+            seen[hidden] += bool(alpha.min() < 255)
+        pixels = ImageOps.exif_transpose(picture).convert("L" if grey else "RGB")
+        return np.asarray(pixels.resize((size[1], size[0])) if size else pixels)

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +104,13 @@ def prepare(dataset: str, source: Source | None, downloads: Path, target: Path) 
     else:
         _check(dataset, source)
         with contract.collected() as warned:
-            raw, note, named, fill = _arrays(source, downloads)
+            raw, parts = _arrays(source, downloads)
             file = source.get(blocks.HUB) or str(blocks.paths(source)[0])
-            ids = source.get("ids", "")
-            made = datasets.arrays_from(raw, file, dataset, ids, named, fill)
+            ids, named = source.get("ids", ""), [part.columns for part in parts if part.columns]
+            made = datasets.arrays_from(raw, file, dataset, ids, named, parts[0].fill)
         known = dataclasses.replace(made.contract, warnings=(*warned, *made.contract.warnings))
         made = dataclasses.replace(made, unit=source.get("unit", made.unit), contract=known)
-        line = f"{datasets.write(dataset, made, target)}; {note}"
+        line = f"{datasets.write(dataset, made, target)}; {parts[0].note}"
     if state is not None:
         write_text(target.with_suffix(NOTE), state)
     return line
@@ -125,28 +124,24 @@ def _check(dataset: str, block: Mapping[str, Any]) -> None:
         raise DataError("unit", got=got, expected=expected, do="give your data another name")
 
 
-def _arrays(
-    block: Mapping[str, Any], downloads: Path
-) -> tuple[
-    dict[str, np.ndarray],
-    str,
-    list[Mapping[str, np.ndarray]],
-    Callable[[dict[str, Any]], None] | None,
-]:
-    """Return the arrays that ``datasets.arrays_from`` takes, what was taken for what, the named
-    columns of each side, if there are any, and ``fill``."""
+def _arrays(block: Mapping[str, Any], downloads: Path) -> tuple[dict[str, np.ndarray], list[Part]]:
+    """Return the arrays that ``datasets.arrays_from`` takes, and what was read of each side."""
     # Late: a named data set needs no pandas.
-    from pflpipe.data import columns, hub, leaf, pictures, tables, tff
+    from pflpipe.data import client_files, columns, pictures, tables
 
-    readers: dict[str, Any] = {blocks.LEAF: leaf, blocks.TFF: tff, "folder": pictures}
-    read: Callable[..., Part] = readers.get(blocks.kind(block), tables).read
+    readers: dict[str, Callable[..., Part]] = {
+        blocks.LEAF: client_files.read_leaf,
+        blocks.TFF: client_files.read_tff,
+        "folder": pictures.read,
+    }
+    read: Callable[..., Part] = readers.get(blocks.kind(block), tables.read)
     of_hub = (blocks.HUB, "revision", "config", "split")
     of_no_reader = ("file", "folder", "test", "unit", "ids", *of_hub)
     layout = {key: value for key, value in block.items() if key not in of_no_reader}
     raw: dict[str, np.ndarray] = {}
     if blocks.HUB in block:
         splits = [block.get("split", "train"), *([block["test"]] if "test" in block else [])]
-        found = [hub.load(block, split, downloads / "hub") for split in splits]
+        found = [tables.of_hub(block, split, downloads / "hub") for split in splits]
         frames = [tables.frame(table, block.get("label"), layout) for table in found]
         parts = [tables.arrays(frame, **layout) for frame in frames]
     else:
@@ -161,6 +156,4 @@ def _arrays(
         raw |= {} if "target" in block else {"classes": np.asarray(size)}
     if classes := layout.get("classes"):
         raw["classes"] = np.asarray(classes if isinstance(classes, int) else len(classes))
-    fitted, named = parts[0].fitted, [part.columns for part in parts if part.columns]
-    fill = partial(columns.fill, fitted=fitted) if fitted else None
-    return raw, parts[0].note, named, fill
+    return raw, parts

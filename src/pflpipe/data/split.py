@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe import cells
+from pflpipe.code import guard
 from pflpipe.data.datasets import Arrays
 from pflpipe.errors import DataError
 from pflpipe.files import AGAIN, atomic
@@ -60,14 +61,12 @@ class Split:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Split:
         """Read what ``save`` wrote; DataError when the file is missing or damaged."""
-        try:
-            with np.load(path, allow_pickle=False) as bundle:
-                split = _unpacked(bundle, "")
-                if "new_train_index" not in bundle:
-                    return split
-                return replace(split, new=_unpacked(bundle, "new_"))
-        except Exception as error:  # numpy has a dozen for a damaged archive
-            raise DataError(f"{path} cannot be read", got=str(error), do=AGAIN) from error
+        reader = guard.foreign(f"{path} cannot be read", do=AGAIN, told=str)
+        with reader, np.load(path, allow_pickle=False) as bundle:
+            split = _unpacked(bundle, "")
+            if "new_train_index" not in bundle:
+                return split
+            return replace(split, new=_unpacked(bundle, "new_"))
 
 
 def _packed(split: Split) -> dict[str, np.ndarray]:

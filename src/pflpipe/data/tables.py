@@ -1,6 +1,8 @@
-"""Tables with one row for each example: CSV, TSV and Parquet files, and DataFrames."""
+"""Tables with one row for each example: CSV, TSV and Parquet files, DataFrames, and tables of
+Hugging Face's hub, or of a folder in its layout, read by its library ``datasets``."""
 
 import csv
+import importlib
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pflpipe.code import guard
-from pflpipe.data import columns, limits, texts, vocabulary
+from pflpipe.data import columns, limits, texts
 from pflpipe.data.blocks import Part
 from pflpipe.data.contract import RowsWarning
 from pflpipe.errors import DataError, Problems, located
@@ -59,15 +61,46 @@ def texts_of(path: Path, text: str | None = None) -> tuple[pd.DataFrame, str]:
     return table, swallowed
 
 
+def of_hub(block: Mapping[str, Any], split: str, cache: Path) -> Any:
+    """Return a split of a block's data set, of which ``frame`` makes a DataFrame. A program
+    in the data set is never run: the library has refused them since its version 4.
+
+    Args:
+        block: ``hub``, a name or a folder, with ``revision`` and ``config``.
+        split: such as ``train``.
+        cache: folder of what is downloaded.
+
+    Raises:
+        DataError: the library is not installed, or the data set cannot be read or is too large.
+    """
+    place, do = f"hub: {block['hub']}", "pip install 'datasets>=4'"
+    try:
+        datasets = importlib.import_module("datasets")  # no part of pflpipe[all]
+    except ImportError:
+        raise DataError(place, got="no Python package datasets", do=do) from None
+    do = "mend hub, revision, config and split, or give the folder of a copy"
+    with guard.foreign(f"{place}, split {split}, cannot be read", do=do):
+        table = datasets.load_dataset(
+            block["hub"],
+            block.get("config"),
+            split=split,
+            revision=block.get("revision"),
+            cache_dir=str(cache),
+        )
+    limits.check(table.data.nbytes, place)
+    return table
+
+
 def frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame:
-    """Return a table of another library as a DataFrame. Where its columns name their classes, as
-    Hugging Face's ``ClassLabel`` does, it has the names, and the layout gets them as declared.
+    """Return a table of another library as a DataFrame, with names of text. Where its columns name
+    their classes, as Hugging Face's ``ClassLabel`` does, it has the names, and the layout gets them
+    as declared.
 
     Raises:
         DataError: no single table in memory, or one whose rows a transform would change.
     """
     if isinstance(table, pd.DataFrame):
-        return table
+        return table.set_axis(table.columns.map(str), axis=1)
     do = "give one split, such as table['train'], and of a lazy frame what collect() returns"
     is_table, kind = hasattr(table, "to_pandas"), type(table).__name__
     DataError.unless(is_table, "table", kind, "a DataFrame, or a table with to_pandas()", do)
@@ -87,7 +120,7 @@ def frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame
                 layout["classes"] = words
             else:
                 layout["vocabularies"] = {name: words, **layout.get("vocabularies", {})}
-    return found
+    return found.set_axis(found.columns.map(str), axis=1)
 
 
 def _check_lines(path: Path, separator: str, text: str | None) -> str:
@@ -124,7 +157,7 @@ def _check_lines(path: Path, separator: str, text: str | None) -> str:
 def _require_once(names: Iterable[str]) -> None:
     for name, count in Counter(names).items():
         do = "give each column a name of its own"
-        what = f"{count} columns have the name {vocabulary.short(name)!r}"
+        what = f"{count} columns have the name {texts.short(name)!r}"
         DataError.unless(count == 1, what, do=do)
 
 
@@ -152,7 +185,7 @@ def arrays(
 
     Returns:
         features float32 ``[N, D]`` or tokens int32 ``[N, T]``, labels int64 ``[N]`` or targets
-        float32 ``[N]``, users text ``[N]`` or None, the line, what ``columns.fill`` has to fill.
+        float32 ``[N]``, users text ``[N]`` or None, the line, ``columns.fill`` if it has to.
 
     Raises:
         DataError, or Errors with all problems: no ``classes``; a column is missing, a value is
@@ -181,12 +214,12 @@ def arrays(
             labels = columns.numbers(table[target], ranges.get(target)).astype(np.float32)
             note = f"{note}; target {columns.ranged(target, ranges.get(target))}"
         elif label is not None:
-            labels = vocabulary.number(columns.text(table[label]), classes, "classes")
+            labels = texts.number(columns.text(table[label]), classes, "classes")
             note = f"{note}; label {label}"
     if text is None:
-        rows, words, named, fitted = columns.Layout(**layout).of(table, own, problems)
+        rows, words, named, fill = columns.Layout(**layout).of(table, own, problems)
         assert labels is not None  # for mypy: one of label and target is there
-        return Part(rows, labels, users, f"{note}; features {words}", named, fitted)
+        return Part(rows, labels, users, f"{note}; features {words}", named, fill)
     problems.stop()
     tokens = texts.Tokens(**layout)
     rows, labels, row = tokens.examples(list(columns.text(table[text])), labels)

@@ -74,10 +74,7 @@ def _known(values: pd.Series) -> list[str]:
 
 
 def _numbers(texts: list[str]) -> np.ndarray | None:
-    try:
-        found = np.array([float(text) for text in texts])
-    except ValueError:
-        return None
+    found = pd.to_numeric(pd.Series(texts), errors="coerce").to_numpy(dtype=float)
     return found if np.isfinite(found).all() else None
 
 

@@ -48,7 +48,7 @@ class Encoder:
         what, do = "predict of a table whose labels are next tokens", "give rows of tokens"
         DataError.unless(name is not None, what, do=do)
         assert name is not None  # for mypy
-        frame = _frame(table, self.label, dict(self.layout))
+        frame = tables.frame(table, self.label, dict(self.layout))
         text = self.layout.get("text")
         wanted = [text] if text else self.layout["features"]
         missing = [column for column in wanted if column not in frame]
@@ -165,10 +165,10 @@ def clients_of(
     label, target = (None if name is None else str(name) for name in (label, target))
     user = str(user)
     layout = _declared(layout)
-    frame = _frame(table, label, layout)
+    frame = tables.frame(table, label, layout)
     part = tables.arrays(frame, user=user, label=label, target=target, **layout)
     do = "write a value or indicator: here nobody knows which rows are test rows"
-    DataError.unless(not part.fitted, "missing", layout.get("missing"), do=do)
+    DataError.unless(part.fill is None, "missing", layout.get("missing"), do=do)
     x, y = part.examples, part.labels
     key = f"column {user!r}"
     users = contract.people({key: np.asarray(part.users)}, ids)[key]
@@ -235,14 +235,6 @@ def _declared(layout: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(json.dumps(named, default=plain))
     config.check_block(found)
     return found
-
-
-def _frame(table: Any, label: str | None, layout: dict[str, Any]) -> pd.DataFrame:
-    """Return ``tables.frame`` with names of text."""
-    from pflpipe.data import tables  # late: other models need no pandas
-
-    frame = tables.frame(table, label, layout)
-    return frame.set_axis(frame.columns.map(str), axis=1)
 
 
 def is_table(values: Any) -> bool:
