@@ -10,7 +10,7 @@ import io
 import json
 import pickle
 import re
-import subprocess
+import socket
 import sys
 import tarfile
 import threading
@@ -18,6 +18,7 @@ import zipfile
 from pathlib import Path
 from unittest import mock
 
+import h5py
 import numpy as np
 import pooch
 import pytest
@@ -26,14 +27,13 @@ from hypothesis import strategies as st
 
 import malformed
 import tabled
-import warm
 from called import called
 from pflpipe.data import datasets, downloads, pins
 from pflpipe.data.contract import STANDARDISED
 from pflpipe.data.datasets import Header, arrays_from, describe, load_arrays, normalise, prepare
 from pflpipe.errors import DataError
 
-ROOT = Path(__file__).parents[1]
+TABLES = tabled.table("test_data")
 
 rng = np.random.default_rng(0)
 GREY = rng.integers(0, 256, (12, 28, 28), dtype=np.uint8)
@@ -46,11 +46,12 @@ def md5(content: bytes) -> str:
     return hashlib.md5(content, usedforsecurity=False).hexdigest()
 
 
-def idx(values: np.ndarray) -> bytes:
-    """The idx format of MNIST: magic (type 8 = uint8, number of dimensions), sizes, bytes; big
-    endian."""
+def idx(values: np.ndarray, kind: int = 8) -> bytes:
+    """The idx format of MNIST: magic (type 8 = uint8, 12 = int32, number of dimensions), sizes,
+    numbers; big endian."""
     sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
-    return bytes([0, 0, 8, values.ndim]) + sizes + values.astype(np.uint8).tobytes()
+    plain = values.astype({8: ">u1", 12: ">i4"}[kind]).tobytes()
+    return bytes([0, 0, kind, values.ndim]) + sizes + plain
 
 
 def mnist_files(prefixes, images: np.ndarray, labels: np.ndarray) -> dict[str, bytes]:
@@ -61,10 +62,11 @@ def mnist_files(prefixes, images: np.ndarray, labels: np.ndarray) -> dict[str, b
     return files
 
 
-def write(root: Path, files: dict[str, bytes]) -> None:
+def write(root: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
+    return root
 
 
 def tar(files: dict[str, bytes], mode: str) -> bytes:
@@ -81,7 +83,7 @@ def tar(files: dict[str, bytes], mode: str) -> bytes:
 # ---------------------------------
 
 
-def mnist_original(monkeypatch, name="mnist"):
+def mnist_original(monkeypatch, name):
     from torchvision import datasets
 
     cls = {"mnist": datasets.MNIST, "fashion_mnist": datasets.FashionMNIST}[name]
@@ -93,9 +95,10 @@ def mnist_original(monkeypatch, name="mnist"):
     return cls, plain, packed
 
 
-def emnist_original(monkeypatch, split="letters"):
+def emnist_original(monkeypatch, name):
     from torchvision.datasets import EMNIST
 
+    split = name.removeprefix("emnist_")
     prefixes, labels = (f"emnist-{split}-train", f"emnist-{split}-test"), LABELS
     plain = mnist_files(prefixes, GREY.swapaxes(1, 2), labels + (split == "letters"))
     packed = io.BytesIO()
@@ -130,7 +133,7 @@ def cifar_original(monkeypatch, name="cifar10"):
     return cls, plain, packed
 
 
-def svhn_original(monkeypatch):
+def svhn_original(monkeypatch, name):
     from scipy.io import savemat
     from torchvision.datasets import SVHN
 
@@ -147,15 +150,9 @@ def svhn_original(monkeypatch):
     return SVHN, plain, plain
 
 
-ORIGINALS = {
-    "mnist": (mnist_original, GREY),
-    "fashion_mnist": (functools.partial(mnist_original, name="fashion_mnist"), GREY),
-    "emnist_letters": (emnist_original, GREY),
-    "emnist_digits": (functools.partial(emnist_original, split="digits"), GREY),
-    "cifar10": (cifar_original, COLOUR),
-    "cifar100": (functools.partial(cifar_original, name="cifar100"), COLOUR),
-    "svhn": (svhn_original, COLOUR),
-}
+GREYS = dict.fromkeys(("mnist", "fashion_mnist"), mnist_original)
+GREYS |= dict.fromkeys(("emnist_letters", "emnist_digits"), emnist_original)
+ORIGINALS = GREYS | dict.fromkeys(("cifar10", "cifar100"), cifar_original) | {"svhn": svhn_original}
 
 TFF_WRITERS = {"f0001_10": [3, 61], "f0000_14": [0, 1, 2]}  # in no order, as a file may have them
 
@@ -164,12 +161,10 @@ def ink(seed: int, count: int) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, 28, 28), dtype=np.uint8)
 
 
-def tff_files(tmp_path: Path) -> dict[str, bytes]:
-    import h5py
-
+def tff_files() -> dict[str, bytes]:
     files = {}
     for part, offset in (("train", 0), ("test", 10)):
-        path = tmp_path / f"{part}.h5"
+        path = Path(f"{part}.h5")
         with h5py.File(path, "w") as file:
             for writer, labels in TFF_WRITERS.items():
                 group = file.create_group(f"examples/{writer}")
@@ -190,10 +185,28 @@ def leaf_json(writers: dict[str, list[int]], offset: int) -> bytes:
     return json.dumps(found).encode()
 
 
+pytestmark = pytest.mark.usefixtures("in_a_folder")
+DOWN, OUT = Path("down"), Path("out.npz")
+
+
 @pytest.fixture
 def no_network(monkeypatch):
     asked = mock.Mock(side_effect=AssertionError("the network was asked"))
     monkeypatch.setattr(pooch, "retrieve", asked)
+
+
+def arrays_of(dataset: str, source: Path | None = None) -> datasets.Arrays:
+    """The arrays that are made of the files of a data set."""
+    prepare(dataset, source, DOWN, OUT)
+    return load_arrays(OUT)
+
+
+def assert_refused(words: str, dataset: str, source: Path | None = None) -> None:
+    """Hold that no arrays are made of the files, and that one line says why."""
+    with pytest.raises(DataError, match=words) as caught:
+        prepare(dataset, source, DOWN, OUT)
+    assert "\n" not in str(caught.value)
+    assert not OUT.exists()
 
 
 @pytest.fixture
@@ -210,14 +223,15 @@ def server(tmp_path):
         thread.join()
 
 
-def assert_is_the_original(path: Path, images: np.ndarray, classes: int) -> None:
-    arrays = load_arrays(path)
+def assert_is_the_original(dataset: str, source: Path | None = None) -> None:
+    arrays, images = arrays_of(dataset, source), GREY if dataset in GREYS else COLOUR
     assert np.array_equal(arrays.train_images, images[TRAIN])
     assert np.array_equal(arrays.test_images, images[TEST])
     assert np.array_equal(arrays.train_labels, LABELS[TRAIN])
     assert np.array_equal(arrays.test_labels, LABELS[TEST])
     types = arrays.train_labels.dtype, arrays.train_images.dtype
-    assert (*types, arrays.classes) == (np.int64, np.uint8, classes)
+    assert types == (np.int64, np.uint8)
+    assert arrays.classes == datasets.DATASETS[dataset].classes
 
 
 # --- originals
@@ -227,26 +241,19 @@ def assert_is_the_original(path: Path, images: np.ndarray, classes: int) -> None
 @pytest.mark.parametrize("dataset", ORIGINALS)
 @pytest.mark.parametrize("form", ["unpacked", "archives"])
 def test_files_laid_out_as_torchvision_does_are_used_without_network(
-    dataset, form, tmp_path, monkeypatch, no_network
+    dataset, form, monkeypatch, no_network
 ):
-    make, images = ORIGINALS[dataset]
-    _, plain, packed = make(monkeypatch)
-    root, target = tmp_path / "downloads", tmp_path / "out" / f"{dataset}.npz"
-    write(root, plain if form == "unpacked" else packed)
-    before = sorted(root.rglob("*"))
-    prepare(dataset, None, root, target)
-    assert_is_the_original(target, images, datasets.DATASETS[dataset].classes)
-    assert sorted(root.rglob("*")) == before
-    made = {file.name for file in target.parent.iterdir()}
-    assert made == {f"{dataset}.npz", f"{dataset}.pin"}
+    _, plain, packed = ORIGINALS[dataset](monkeypatch, dataset)
+    write(DOWN, plain if form == "unpacked" else packed)
+    before = sorted(DOWN.rglob("*"))
+    assert_is_the_original(dataset)
+    assert sorted(DOWN.rglob("*")) == before
+    assert {file.name for file in Path().iterdir()} == {"down", "out.npz", "out.pin"}
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "emnist_letters", "cifar10", "svhn"])
-def test_missing_originals_are_fetched_checked_and_kept(
-    dataset, tmp_path, monkeypatch, server, capsys
-):
-    make, images = ORIGINALS[dataset]
-    cls, _, packed = make(monkeypatch)
+def test_missing_originals_are_fetched_checked_and_kept(dataset, monkeypatch, server, capsys):
+    cls, _, packed = ORIGINALS[dataset](monkeypatch, dataset)
     folder, address = server
     write(folder, {Path(name).name: content for name, content in packed.items()})
     if dataset == "mnist":  # the first mirror has nothing
@@ -256,136 +263,114 @@ def test_missing_originals_are_fetched_checked_and_kept(
         monkeypatch.setattr(cls, "split_list", served)
     else:
         monkeypatch.setattr(cls, "url", address + Path(next(iter(packed))).name)
-    root, target = tmp_path / "downloads", tmp_path / "out.npz"
-    prepare(dataset, None, root, target)
-    assert_is_the_original(target, images, datasets.DATASETS[dataset].classes)
-    kept = {str(file.relative_to(root)): file for file in root.rglob("*") if file.is_file()}
+    assert_is_the_original(dataset)
+    kept = {str(file.relative_to(DOWN)): file for file in DOWN.rglob("*") if file.is_file()}
     assert {name: file.read_bytes() for name, file in kept.items()} == packed
     assert f"downloading {address}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [b"", b"damaged"])
-def test_a_damaged_download_is_refused_and_leaves_nothing(content, tmp_path, monkeypatch, server):
+def test_a_damaged_download_is_refused_and_leaves_nothing(content, monkeypatch, server):
     cls, _, _ = cifar_original(monkeypatch)
     folder, address = server
     write(folder, {cls.filename: content})
     monkeypatch.setattr(cls, "url", address + cls.filename)
-    with pytest.raises(DataError, match="digest differs"):
-        prepare("cifar10", None, tmp_path / "downloads", tmp_path / "out.npz")
-    assert list((tmp_path / "downloads").iterdir()) == []
-    assert not (tmp_path / "out.npz").exists()
+    assert_refused("digest differs", "cifar10")
+    assert list(DOWN.iterdir()) == []
 
 
 @pytest.mark.parametrize("dataset", [*ORIGINALS, "femnist"])
-def test_without_network_the_error_says_in_one_line_what_to_put_where(
-    dataset, tmp_path, monkeypatch
-):
+def test_without_network_the_error_says_in_one_line_what_to_put_where(dataset, monkeypatch):
     unreachable = mock.Mock(side_effect=OSError("Name or service not known"))
     monkeypatch.setattr(pooch, "retrieve", unreachable)
-    words = f"{dataset}: .* cannot be downloaded; .* put .* into .*down"
-    with pytest.raises(DataError, match=words) as caught:
-        prepare(dataset, None, tmp_path / "down", tmp_path / "out.npz")
-    assert "\n" not in str(caught.value)
-    assert f"datasets.{dataset} in config.yaml" in str(caught.value)
+    told = f"{dataset}: .* cannot be downloaded; .* put .* into .*down"
+    assert_refused(f"{told}.*datasets.{dataset} in config.yaml", dataset)
 
 
-def test_a_silent_network_counts_as_absent(tmp_path, monkeypatch):
-    import socket
-
+def test_a_silent_network_counts_as_absent(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, never answers
         address = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
         monkeypatch.setattr(downloads, "FEMNIST_URL", address)
         monkeypatch.setattr(downloads, "TIMEOUT", 0.05)
-        with pytest.raises(DataError, match="timed out"):
-            prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
+        assert_refused("timed out", "femnist")
 
 
-def test_a_folder_as_source_is_read_and_never_written_or_filled(tmp_path, monkeypatch, no_network):
+def test_a_folder_as_source_is_read_and_never_written_or_filled(monkeypatch, no_network):
     _, _, packed = cifar_original(monkeypatch)
-    source = tmp_path / "mine"
-    write(source, packed)
-    prepare("cifar10", source, tmp_path / "unused", tmp_path / "out" / "c.npz")
-    assert_is_the_original(tmp_path / "out" / "c.npz", COLOUR, 10)
+    source = write(Path("mine"), packed)
+    assert_is_the_original("cifar10", source)
     assert [path.name for path in source.iterdir()] == list(packed)
     (source / "cifar-10-python.tar.gz").unlink()
-    with pytest.raises(DataError, match="does not exist; put"):
-        prepare("cifar10", source, tmp_path / "unused", tmp_path / "out" / "c.npz")
-    assert not (tmp_path / "unused").exists()
+    OUT.unlink()
+    assert_refused("does not exist; put", "cifar10", source)
+    assert not DOWN.exists()
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "cifar10", "svhn", "emnist_digits"])
 @pytest.mark.parametrize("form", ["unpacked", "archives"])
-def test_damaged_originals_are_named(dataset, form, tmp_path, monkeypatch, no_network):
-    make, _ = ORIGINALS[dataset]
-    _, plain, packed = make(monkeypatch)
+def test_damaged_originals_are_named(dataset, form, monkeypatch, no_network):
+    _, plain, packed = ORIGINALS[dataset](monkeypatch, dataset)
     files = plain if form == "unpacked" else packed
     name = max(files, key=lambda key: len(files[key]))
-    write(tmp_path / "down", files | {name: files[name][:-40]})
-    with pytest.raises(DataError, match=rf"{dataset}: .*(damaged|cannot be read).*remove"):
-        prepare(dataset, None, tmp_path / "down", tmp_path / "out.npz")
+    write(DOWN, files | {name: files[name][:-40]})
+    assert_refused(rf"{dataset}: .*(damaged|cannot be read).*remove", dataset)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="cannot be written to"):
-        prepare("mnist", None, tmp_path / "file" / "downloads", tmp_path / "out.npz")
+def test_a_folder_that_cannot_be_written_is_named():
+    DOWN.write_text("")
+    assert_refused("cannot be written to", "mnist")
 
 
 # --- federated EMNIST
 # ------------------------------------------------------------------------------------
 
 
-def assert_is_femnist(path: Path) -> None:
-    arrays = load_arrays(path)
-    # f0000_14 first: users are numbered in sorted order
-    assert arrays.train_users.tolist() == [0, 0, 0, 1, 1]
-    assert arrays.train_labels.tolist() == [0, 1, 2, 3, 61]
-    assert np.array_equal(arrays.train_images, np.concatenate([ink(0, 3), ink(3, 2)])), "bright"
+def assert_is_femnist(arrays: datasets.Arrays) -> None:
+    """Users are numbered in sorted order, f0000_14 first; their rows may be in any."""
+    order = np.argsort(arrays.train_users, kind="stable")
+    assert arrays.train_users[order].tolist() == [0, 0, 0, 1, 1]
+    assert arrays.train_labels[order].tolist() == [0, 1, 2, 3, 61]
+    images = np.concatenate([ink(0, 3), ink(3, 2)])
+    assert np.array_equal(arrays.train_images[order], images), "bright"
     assert arrays.classes == 62
 
 
-def test_femnist_is_read_from_the_files_of_tensorflow_federated(tmp_path, no_network):
-    write(tmp_path / "down", tff_files(tmp_path))
-    prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
-    assert_is_femnist(tmp_path / "out.npz")
-    found = load_arrays(tmp_path / "out.npz").test_images
-    assert np.array_equal(found, np.concatenate([ink(10, 3), ink(13, 2)]))
+def test_femnist_is_read_from_the_files_of_tensorflow_federated(no_network):
+    write(DOWN, tff_files())
+    arrays = arrays_of("femnist")
+    assert_is_femnist(arrays)
+    assert arrays.train_users.tolist() == [0, 0, 0, 1, 1]
+    assert np.array_equal(arrays.test_images, np.concatenate([ink(10, 3), ink(13, 2)]))
 
 
-def test_femnist_is_fetched_and_read_from_its_archive(tmp_path, monkeypatch, server):
+def test_femnist_is_fetched_and_read_from_its_archive(monkeypatch, server):
     folder, address = server
-    files = {f"folder/{name}": content for name, content in tff_files(tmp_path).items()}
-    archive = tar(files, "w:bz2")
+    archive = tar({f"folder/{name}": content for name, content in tff_files().items()}, "w:bz2")
     write(folder, {"fed_emnist.tar.bz2": archive})
     monkeypatch.setattr(downloads, "FEMNIST_URL", f"{address}fed_emnist.tar.bz2")
-    with pytest.raises(DataError, match="digest differs from fe1ed5a502cea3a9"):
-        prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
+    assert_refused("digest differs from fe1ed5a502cea3a9", "femnist")
     monkeypatch.setattr(downloads, "FEMNIST_SHA256", hashlib.sha256(archive).hexdigest())
-    prepare("femnist", None, tmp_path / "down", tmp_path / "out.npz")
-    assert_is_femnist(tmp_path / "out.npz")
+    assert_is_femnist(arrays_of("femnist"))
+
+
+LEAF = [leaf_json({writer: labels}, 0) for writer, labels in TFF_WRITERS.items()]
 
 
 @pytest.mark.parametrize("layout", ["all_data_{}.json", "all_data/all_data_{}.json"])
-def test_femnist_is_read_from_leafs_json(layout, tmp_path, no_network):
-    parts = [leaf_json({writer: TFF_WRITERS[writer]}, 0) for writer in TFF_WRITERS]
-    write(tmp_path / "leaf", {layout.format(i): part for i, part in enumerate(parts)})
-    prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
-    arrays = load_arrays(tmp_path / "out.npz")
+def test_femnist_is_read_from_leafs_json(layout, no_network):
+    write(DOWN, {layout.format(i): part for i, part in enumerate(LEAF)})
+    arrays = arrays_of("femnist", DOWN)
     labels = np.concatenate([arrays.train_labels, arrays.test_labels])
     assert sorted(labels.tolist()) == [0, 1, 2, 3, 61]
     # 20 % of each writer's rows: one of three, none of two
     assert arrays.test_users.tolist() == [0]
 
 
-def test_femnist_is_read_from_leafs_json_with_a_test_set(tmp_path, no_network):
-    parts = [leaf_json({writer: TFF_WRITERS[writer]}, 0) for writer in TFF_WRITERS]
-    files = {f"train/part_{i}.json": part for i, part in enumerate(parts)}
-    write(tmp_path / "leaf", files | {"test/all.json": leaf_json(TFF_WRITERS, 10)})
-    prepare("femnist", tmp_path / "leaf", tmp_path, tmp_path / "out.npz")
-    arrays = load_arrays(tmp_path / "out.npz")
-    order = np.argsort(arrays.train_users, kind="stable")
-    assert arrays.train_users[order].tolist() == [0, 0, 0, 1, 1]
-    assert np.array_equal(arrays.train_images[order], np.concatenate([ink(0, 3), ink(3, 2)]))
+def test_femnist_is_read_from_leafs_json_with_a_test_set(no_network):
+    files = {f"train/part_{i}.json": part for i, part in enumerate(LEAF)}
+    write(DOWN, files | {"test/all.json": leaf_json(TFF_WRITERS, 10)})
+    arrays = arrays_of("femnist", DOWN)
+    assert_is_femnist(arrays)
     assert sorted(arrays.test_users.tolist()) == [0, 0, 0, 1, 1]
 
 
@@ -393,49 +378,36 @@ NO_CLASS = r"classes; got '(1.5 in 1 row|0.0 in 5 rows).*expected one of \[0, 1,
 NO_INK = r"fed_emnist_test.h5: examples/f0000_14: pixels; .*expected 0 \(ink\) to 1"
 
 
-def test_labels_of_leaf_that_are_no_whole_numbers_are_refused(tmp_path):
-    write(tmp_path / "down", {"all_data_0.json": leaf_json({"f0000_14": [0, 1.5, 2]}, 0)})
-    with pytest.raises(DataError, match=NO_CLASS):
-        prepare("femnist", tmp_path / "down", tmp_path, tmp_path / "out.npz")
-
-
-@pytest.mark.parametrize(
-    ("file", "key", "values", "words"),
-    [
-        ("fed_emnist_train.h5", "label", [0, 1.5, 2], NO_CLASS),
-        ("fed_emnist_test.h5", "pixels", np.full((3, 28, 28), 255.0), NO_INK),
-    ],
-    ids=["labels that are no whole numbers", "pixels of another scale"],
-)
-def test_files_of_tensorflow_federated_with_other_numbers_are_refused(
-    file, key, values, words, tmp_path
-):
-    import h5py
-
-    write(tmp_path / "down", tff_files(tmp_path))
-    with h5py.File(tmp_path / "down" / file, "r+") as opened:
-        del opened[f"examples/f0000_14/{key}"]
-        opened[f"examples/f0000_14/{key}"] = values
-    with pytest.raises(DataError, match=words):
-        prepare("femnist", tmp_path / "down", tmp_path, tmp_path / "out.npz")
+def test_files_of_femnist_with_other_numbers_are_refused():
+    """Labels that are no whole numbers, and pixels of another scale."""
+    file = {"all_data_0.json": leaf_json({"f0000_14": [0, 1.5, 2]}, 0)}
+    assert_refused(NO_CLASS, "femnist", write(Path("leaf"), file))
+    for part, key, values, words in (
+        ("train", "label", [0, 1.5, 2], NO_CLASS),
+        ("test", "pixels", np.full((3, 28, 28), 255.0), NO_INK),
+    ):
+        write(DOWN, tff_files())
+        with h5py.File(DOWN / f"fed_emnist_{part}.h5", "r+") as opened:
+            del opened[f"examples/f0000_14/{key}"]
+            opened[f"examples/f0000_14/{key}"] = values
+        assert_refused(words, "femnist")
 
 
 # --- digits and the fixed test set
 # -----------------------------------------------------------------------
 
 
-def test_digits_come_without_network_as_described(tmp_path, no_network):
-    prepare("digits", None, tmp_path / "down", tmp_path / "digits.npz")
-    arrays = load_arrays(tmp_path / "digits.npz")
+def test_digits_come_without_network_as_described(no_network):
+    arrays = arrays_of("digits")
     assert arrays.train_images.shape == (1438, 8, 8)
     assert arrays.test_images.shape == (359, 8, 8)
     assert arrays.train_images.dtype == np.uint8
     assert (arrays.train_images.max(), arrays.train_images.min()) == (255, 0)
-    assert not (tmp_path / "down").exists()
-    read = datasets.read_header(tmp_path / "digits.npz", "digits")
+    assert not DOWN.exists()
+    read = datasets.read_header(OUT, "digits")
     assert describe("digits") == read == Header((8, 8, 1), 10, 1438, None)
-    with pytest.raises(DataError, match="the folder"):
-        prepare("digits", tmp_path, tmp_path, tmp_path / "digits.npz")
+    OUT.unlink()
+    assert_refused("the folder", "digits", Path())
 
 
 def test_the_fixed_test_set_is_stratified_disjoint_and_always_the_same():
@@ -460,11 +432,9 @@ def test_the_fixed_test_set_takes_a_fifth_of_every_user():
 
 def test_a_users_part_of_the_fixed_test_set_is_drawn_without_regard_to_class():
     """Class 0 is seen once by each of 1,000 users: it is set aside as often as other examples."""
-    raw = {
-        "train_images": np.zeros((10_000, 2), np.float32),
-        "train_labels": np.tile([0] + [1] * 5 + [2] * 4, 1000),
-        "train_users": np.repeat(np.arange(1000), 10),
-    }
+    labels, users = np.tile([0] + [1] * 5 + [2] * 4, 1000), np.repeat(np.arange(1000), 10)
+    x = np.zeros((10_000, 2), np.float32)
+    raw = {"train_images": x, "train_labels": labels, "train_users": users}
     rate = (arrays_from(raw, "mine", "mine").test_labels == 0).sum() / 1000
     assert abs(rate - 0.2) < 4 * np.sqrt(0.2 * 0.8 / 1000)
 
@@ -475,29 +445,24 @@ def test_a_users_part_of_the_fixed_test_set_is_drawn_without_regard_to_class():
 
 def own(**changes):
     """A fitting set of the user's own arrays, with changes; None removes."""
-    arrays = {
-        "train_images": np.zeros((6, 4, 4, 3), np.uint8),
-        "train_labels": np.array([0, 1, 2, 0, 1, 2]),
-        "test_images": np.zeros((3, 4, 4, 3), np.uint8),
-        "test_labels": np.array([2, 1, 0], dtype=np.uint8),
-        "train_users": np.array(["b", "a", "b", "a", "c", "c"]),
-        "test_users": np.array(["c", "a", "a"]),
-    }
-    return {key: value for key, value in (arrays | changes).items() if value is not None}
+    arrays = malformed.arrays_of(TABLES["OWN"]) | changes
+    return {key: value for key, value in arrays.items() if value is not None}
 
 
-def taken(folder: Path, arrays, name="mine"):
+OWN = Path("own.npz")
+
+
+def taken(arrays, name="mine"):
     """What is said of arrays before they are made, what is made of them, what is said of that, and
     what is printed."""
-    np.savez(folder / "own.npz", **arrays)
-    before = describe(name, folder / "own.npz")
-    line = prepare(name, folder / "own.npz", folder, folder / "out.npz")
-    made = folder / "out.npz"
-    return before, load_arrays(made), datasets.read_header(made), line
+    np.savez(OWN, **arrays)
+    before = describe(name, OWN)
+    line = prepare(name, OWN, DOWN, OUT)
+    return before, load_arrays(OUT), datasets.read_header(OUT), line
 
 
-def test_own_npz_comes_through_with_users_numbered_in_sorted_order(tmp_path):
-    before, arrays, after, _ = taken(tmp_path, own())
+def test_own_npz_comes_through_with_users_numbered_in_sorted_order():
+    before, arrays, after, _ = taken(own())
     assert before == after == Header((4, 4, 3), 3, 6, 3, declared=False)
     assert arrays.train_users.tolist() == [1, 0, 1, 0, 2, 2]
     assert arrays.test_users.tolist() == [2, 0, 0]
@@ -505,24 +470,15 @@ def test_own_npz_comes_through_with_users_numbered_in_sorted_order(tmp_path):
     assert arrays.test_labels.dtype == arrays.train_users.dtype == np.int64
 
 
-OF_DIGITS = {"train_images": np.zeros((6, 8, 8), np.uint8)}
-OF_DIGITS |= dict.fromkeys(("test_images", "test_labels"))
+OF_DIGITS = {"train_images": np.zeros((6, 8, 8), np.uint8), "test_images": None}
+DECLARED = [("mine", {"classes": np.int64(count)}, True) for count in (3, 8)]
+DECLARED += [("mine", {}, False), ("digits", OF_DIGITS | {"test_labels": None}, True)]
 
 
-@pytest.mark.parametrize(
-    ("name", "changes", "declared"),
-    [
-        ("mine", {}, False),
-        ("mine", {"classes": np.int64(3)}, True),
-        ("mine", {"classes": np.int64(8)}, True),
-        ("digits", OF_DIGITS, True),
-    ],
-)
-def test_a_data_set_knows_whether_its_number_of_classes_is_declared(
-    name, changes, declared, tmp_path
-):
+@pytest.mark.parametrize(("name", "changes", "declared"), DECLARED)
+def test_a_data_set_knows_whether_its_number_of_classes_is_declared(name, changes, declared):
     """By its name, or by the arrays' key; before it is made, when it is made, and afterwards."""
-    *found, _ = taken(tmp_path, own(**changes, train_users=None, test_users=None), name)
+    *found, _ = taken(own(**changes, train_users=None, test_users=None), name)
     assert [one.declared for one in found] == [declared] * 3
 
 
@@ -548,38 +504,36 @@ SCALES = {
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("case", SCALES)
-def test_a_data_set_knows_whether_its_rows_have_standardised_it(case, split, tmp_path):
+def test_a_data_set_knows_whether_its_rows_have_standardised_it(case, split):
     images, expected = SCALES[case]
     labels, first = np.arange(len(images)) % 3, len(images) * 4 // 5 if split else len(images)
     arrays = {"train_images": images[:first], "train_labels": labels[:first]}
     if split:
         arrays |= {"test_images": images[first:], "test_labels": labels[first:]}
     expected = expected and (split or case != "over training rows")
-    _, *found, _ = taken(tmp_path, arrays)
-    again = tmp_path / "again.npz"
-    line = prepare("again", tmp_path / "out.npz", tmp_path, again)
+    _, *found, _ = taken(arrays)
+    again = Path("again.npz")
+    line = prepare("again", OUT, DOWN, again)
     assert line.endswith("not read: mean, std")
     for one in (*found, load_arrays(again)):
         assert (STANDARDISED in one.contract.warnings) == expected
 
 
-def test_a_finished_file_under_another_name_declares_no_classes_that_were_found(tmp_path):
-    first, target = prepared(tmp_path), tmp_path / "data" / "again.npz"
-    prepare("again", first, tmp_path, target)
-    assert not load_arrays(target).declared
-    assert load_arrays(target).classes == 3
+def test_a_finished_file_under_another_name_declares_no_classes_that_were_found():
+    again = arrays_of("again", prepared())
+    assert (again.classes, again.declared) == (3, False)
 
 
-def test_to_declare_the_classes_that_were_found_changes_no_value_of_a_pinned_name(tmp_path):
-    first = prepared(tmp_path)
+def test_to_declare_the_classes_that_were_found_changes_no_value_of_a_pinned_name():
+    first = prepared()
     pin = first.with_suffix(".pin").read_bytes()
     assert not load_arrays(first).declared
-    assert load_arrays(prepared(tmp_path, classes=np.int64(3))).declared
+    assert load_arrays(prepared(classes=np.int64(3))).declared
     assert first.with_suffix(".pin").read_bytes() == pin
 
 
-def test_a_user_with_test_rows_alone_is_a_user(tmp_path):
-    before, arrays, after, _ = taken(tmp_path, own(test_users=np.array(["c", "aa", "z"])))
+def test_a_user_with_test_rows_alone_is_a_user():
+    before, arrays, after, _ = taken(own(test_users=np.array(["c", "aa", "z"])))
     assert before.users == after.users == 5
     assert arrays.train_users.tolist() == [2, 0, 2, 0, 3, 3]
     assert arrays.test_users.tolist() == [3, 1, 4]
@@ -614,17 +568,7 @@ def test_header_equals_what_prepare_makes(tmp_path_factory, kind, size, count, s
 
 
 FLOATS = np.zeros((6, 5), np.float32)
-BAD = {
-    name: (malformed.arrays_of(case["arrays"]), case["words"])
-    for name, case in tabled.table("bad_arrays").items()
-}
-OF_OBJECTS = np.array([np.zeros((2, 2)), np.zeros((3, 3)), 1, 2, 3, 4], dtype=object)
-OF_PANDAS = r"train_users; got 'an array of Python objects, as pandas keeps text'.*astype\(str\)"
-BAD |= {
-    "pickled images": ({"train_images": OF_OBJECTS}, "Python objects.*np.stack"),
-    "pickled users": ({"train_users": np.array(list("bababa"), dtype=object)}, OF_PANDAS),
-}
-MIXED = own(train_images=np.zeros((6, 4, 4), np.uint8), train_users=None, test_users=None)
+BAD = tabled.table("bad_arrays")
 BAD_INSIDE = {  # what a header cannot tell
     "NaN": (np.where(np.eye(6, 5) > 0, np.nan, FLOATS), "NaN.*in 5 rows, the first 0"),
     "infinity": (np.where(np.arange(6)[:, None] == 4, np.inf, FLOATS), "in 1 row, the first 4"),
@@ -633,21 +577,18 @@ BAD_INSIDE = {  # what a header cannot tell
 }
 
 
-def assert_refused(folder: Path, words: str) -> None:
-    """Hold that own.npz is refused in one line, before any job and in the job."""
-    for attempt in (describe, lambda *a: prepare(*a, folder, folder / "out.npz")):
-        with pytest.raises(DataError, match=words) as caught:
-            attempt("mine", folder / "own.npz")
-        assert "own.npz" in str(caught.value)
-        assert "\n" not in str(caught.value)
-    assert not (folder / "out.npz").exists()
+def assert_own_are_refused(words: str) -> None:
+    """Hold that own.npz is refused in the same line before any job and in the job."""
+    with pytest.raises(DataError, match=words) as before:
+        describe("mine", OWN)
+    assert "own.npz" in str(before.value)
+    assert_refused(f"^{re.escape(str(before.value))}$", "mine", OWN)
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_arrays_are_refused_before_any_job_and_in_the_job(case, tmp_path):
-    changes, words = BAD[case]
-    np.savez(tmp_path / "own.npz", **own(**changes))
-    assert_refused(tmp_path, words)
+def test_bad_arrays_are_refused_before_any_job_and_in_the_job(case):
+    np.savez(OWN, **own(**malformed.arrays_of(BAD[case]["arrays"])))
+    assert_own_are_refused(BAD[case]["words"])
 
 
 @pytest.mark.parametrize("case", BAD_INSIDE)
@@ -658,93 +599,91 @@ def test_features_must_be_finite_and_enough_for_a_test_set(case):
         arrays_from({"train_images": features, "train_labels": labels}, "mine.npz", "mine")
 
 
-def test_features_and_pictures_are_not_mixed():
-    raw = own(train_images=np.zeros((6, 4, 4), np.uint8), train_users=None, test_users=None)
-    with pytest.raises(DataError, match="test_images"):
-        arrays_from(raw | {"test_images": np.zeros((3, 16), np.float32)}, "mine.npz")
-
-
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 torn"])
-def test_what_is_not_an_npz_is_named(content, tmp_path):
-    (tmp_path / "own.npz").write_bytes(content)
-    assert_refused(tmp_path, r"own\.npz cannot be read")
+def test_what_is_not_an_npz_is_named(content):
+    OWN.write_bytes(content)
+    assert_own_are_refused(r"own\.npz cannot be read")
 
 
-def test_a_torn_npz_is_named(tmp_path):
+def test_a_torn_npz_is_named():
     pictures = own(train_images=COLOUR[:6], test_images=COLOUR[:3])
-    np.savez_compressed(tmp_path / "own.npz", **pictures)
-    content = bytearray((tmp_path / "own.npz").read_bytes())
+    np.savez_compressed(OWN, **pictures)
+    content = bytearray(OWN.read_bytes())
     content[2000:2100] = bytes(100)  # in the middle of the compressed training images
-    (tmp_path / "own.npz").write_bytes(content)
-    with pytest.raises(DataError, match=r"own\.npz cannot be read"):
-        prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "out.npz")
+    OWN.write_bytes(content)
+    assert_refused(r"own\.npz cannot be read", "mine", OWN)
 
 
-def test_a_missing_source_or_an_unknown_name_says_what_to_do(tmp_path):
+def test_a_missing_source_or_an_unknown_name_says_what_to_do():
     words = r"nowhere.npz does not exist; mend the path in config\.yaml"
     with pytest.raises(DataError, match=words):
-        describe("mine", tmp_path / "nowhere.npz")
+        describe("mine", Path("nowhere.npz"))
     with pytest.raises(DataError, match=r"did you mean 'cifar10'.*datasets\.cifer10"):
         describe("cifer10")
-    with pytest.raises(DataError, match=r"'mine' is not known"):
-        prepare("mine", tmp_path, tmp_path, tmp_path / "out.npz")
+    assert_refused("'mine' is not known", "mine", Path())
 
 
 @pytest.mark.parametrize("name", ["cifar10", "digits"])
-def test_a_known_name_pointed_at_a_file_keeps_its_classes_and_image_shape(name, tmp_path):
+def test_a_known_name_pointed_at_a_file_keeps_its_classes_and_image_shape(name):
     shape = datasets.DATASETS[name].image_shape
     fitting = {"train_images": np.zeros((8, *shape), np.uint8), "train_labels": np.arange(8)}
-    before, arrays, *_ = taken(tmp_path, fitting, name)
+    before, arrays, *_ = taken(fitting, name)
     assert before.classes == arrays.classes == 10  # although label 9 does not occur
     for changes, words in (
         ({"train_labels": np.full(8, 10)}, "expected 0 to 9"),
         ({"train_images": np.zeros((8, 5, 5), np.uint8)}, f"as {name} has"),
     ):
-        np.savez(tmp_path / "own.npz", **fitting | changes)
+        np.savez(OWN, **fitting | changes)
         with pytest.raises(DataError, match=words):
-            describe(name, tmp_path / "own.npz")
+            describe(name, OWN)
 
 
-def test_an_unfinished_data_file_is_not_taken_for_a_finished_one(tmp_path):
-    np.savez(tmp_path / "own.npz", train_images=FLOATS, train_labels=np.arange(6) % 2)
+def test_an_unfinished_data_file_is_not_taken_for_a_finished_one():
+    np.savez(OWN, train_images=FLOATS, train_labels=np.arange(6) % 2)
     with pytest.raises(DataError, match=r"classes is missing.*workflow/scripts/data\.py"):
-        load_arrays(tmp_path / "own.npz")
+        load_arrays(OWN)
 
 
 @pytest.mark.parametrize("key", ["train_images", "train_labels", "test_users", "classes"])
-def test_pickled_objects_are_refused_and_never_loaded(key, tmp_path):
-    np.savez(tmp_path / "own.npz", **own() | {key: bomb(tmp_path)})
-    assert_refused(tmp_path, f"{key}; got 'an array of Python objects")
-    assert not (tmp_path / "exploded").exists()
+def test_pickled_objects_are_refused_and_never_loaded(key):
+    np.savez(OWN, **own() | {key: BOMBS})
+    assert_own_are_refused(f"{key}; got 'an array of Python objects")
+    assert not EXPLODED.exists()
 
 
-def test_other_arrays_in_the_file_are_named_and_not_read(tmp_path):
-    more = {"notes": bomb(tmp_path), "mean": np.zeros(3)}
-    before, _, after, line = taken(tmp_path, own() | more)
+def test_other_arrays_in_the_file_are_named_and_not_read():
+    more = {"notes": BOMBS, "mean": np.zeros(3)}
+    before, _, after, line = taken(own() | more)
     assert line.endswith("; not read: mean, notes")
     assert before == after
-    assert not (tmp_path / "exploded").exists()
+    assert not EXPLODED.exists()
 
 
-def bomb(folder: Path) -> np.ndarray:
-    """An array that makes a file when it is unpickled."""
+EXPLODED = Path("exploded")
 
-    class Bomb:
-        def __reduce__(self):
-            return (Path.touch, (folder / "exploded",))
 
-    return np.array([Bomb()] * 6, dtype=object)
+class Bomb:
+    """What makes a file when it is unpickled."""
+
+    def __reduce__(self):
+        return (Path.touch, (EXPLODED,))
+
+
+BOMBS = np.array([Bomb()] * 6, dtype=object)
 
 
 # --- a name keeps its values
 # -----------------------------------------------------------------------------
 
 
-def prepared(folder: Path, **changes) -> Path:
+MINE = Path("data/mine.npz")
+
+
+def prepared(**changes) -> Path:
     """Prepare the data set ``mine`` from the user's own arrays with changes."""
-    np.savez(folder / "own.npz", **own(**changes))
-    prepare("mine", folder / "own.npz", folder, folder / "data" / "mine.npz")
-    return folder / "data" / "mine.npz"
+    np.savez(OWN, **own(**changes))
+    prepare("mine", OWN, DOWN, MINE)
+    return MINE
 
 
 OTHER_VALUES = {n: malformed.arrays_of(case) for n, case in tabled.table("other_arrays").items()}
@@ -755,31 +694,31 @@ OTHER_VALUES |= {
 
 
 @pytest.mark.parametrize("case", OTHER_VALUES)
-def test_other_values_under_an_old_name_are_refused_and_overwrite_nothing(case, tmp_path):
+def test_other_values_under_an_old_name_are_refused_and_overwrite_nothing(case):
     """They would be released under the noise of the first ones, and the difference would have
     none."""
-    target = prepared(tmp_path)
+    target = prepared()
     before = {path.name: path.read_bytes() for path in target.parent.iterdir()}
     assert set(before) == {"mine.npz", "mine.pin"}
     words = r"data set 'mine' has other values.*mine\.pin; give .* a name of their own"
     with pytest.raises(DataError, match=words) as caught:
-        prepared(tmp_path, **OTHER_VALUES[case])
+        prepared(**OTHER_VALUES[case])
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith(f"delete {target.with_suffix('.pin')}")
     assert {path.name: path.read_bytes() for path in target.parent.iterdir()} == before
     target.unlink()  # Snakemake deletes the output of a job before it, and never the pin
     with pytest.raises(DataError, match="other values"):
-        prepared(tmp_path, **OTHER_VALUES[case])
+        prepared(**OTHER_VALUES[case])
     assert [path.name for path in target.parent.iterdir()] == ["mine.pin"]
-    prepared(tmp_path)
+    prepared()
     assert target.read_bytes() == before["mine.npz"]
 
 
-def test_the_same_values_are_taken_again_however_their_file_is_written(tmp_path, capfd):
+def test_the_same_values_are_taken_again_however_their_file_is_written(capfd):
     features = rng.normal(size=(6, 300)).astype(np.float32)
     changes = {"train_images": features, "test_images": features[:3]}
-    prepared(tmp_path, **changes)
-    pin = tmp_path / "data" / "mine.pin"
+    prepared(**changes)
+    pin = MINE.with_suffix(".pin")
     before = pin.read_bytes(), pin.stat().st_mtime_ns
     turned = {
         "train_images": np.asfortranarray(features.astype(np.float64)),
@@ -789,48 +728,48 @@ def test_the_same_values_are_taken_again_however_their_file_is_written(tmp_path,
         "test_users": np.array([9, 3, 3]),
         "notes": np.zeros(3),
     }
-    np.savez_compressed(tmp_path / "own.npz", **dict(reversed(own(**changes | turned).items())))
-    prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "data" / "mine.npz")
+    np.savez_compressed(OWN, **dict(reversed(own(**changes | turned).items())))
+    prepare("mine", OWN, DOWN, MINE)
     assert (pin.read_bytes(), pin.stat().st_mtime_ns) == before
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_digest_does_not_depend_on_how_much_is_copied_at_once(tmp_path, monkeypatch):
-    prepared(tmp_path)
+def test_the_digest_does_not_depend_on_how_much_is_copied_at_once(monkeypatch):
+    prepared()
     for size in (1, 48, 100):
         monkeypatch.setattr(pins, "COPIED", size)
-        prepared(tmp_path)
+        prepared()
         with pytest.raises(DataError, match="other values"):
-            prepared(tmp_path, **OTHER_VALUES["a test pixel"])
+            prepared(**OTHER_VALUES["a test pixel"])
 
 
-def test_a_new_name_or_a_deleted_pin_admits_new_values(tmp_path):
-    target = prepared(tmp_path)
-    np.savez(tmp_path / "own.npz", **own(**OTHER_VALUES["a label"]))
-    prepare("mine_2", tmp_path / "own.npz", tmp_path, target.with_name("mine_2.npz"))
+def test_a_new_name_or_a_deleted_pin_admits_new_values():
+    target = prepared()
+    np.savez(OWN, **own(**OTHER_VALUES["a label"]))
+    prepare("mine_2", OWN, DOWN, target.with_name("mine_2.npz"))
     target.with_suffix(".pin").unlink()
-    prepared(tmp_path, **OTHER_VALUES["a label"])
+    prepared(**OTHER_VALUES["a label"])
     assert load_arrays(target).train_labels.tolist() == [0, 1, 2, 0, 1, 1]
     with pytest.raises(DataError, match="other values"):
-        prepared(tmp_path)
+        prepared()
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"0" * 64])
-def test_a_damaged_pin_admits_nothing(content, tmp_path):
-    target = prepared(tmp_path)
+def test_a_damaged_pin_admits_nothing(content):
+    target = prepared()
     target.with_suffix(".pin").write_bytes(content)
     with pytest.raises(DataError, match="other values"):
-        prepared(tmp_path)
+        prepared()
 
 
-def test_no_data_are_there_without_their_pin(tmp_path, monkeypatch):
+def test_no_data_are_there_without_their_pin(monkeypatch):
     """A job that is killed between the two must not leave values that a run can use and no pin
     holds to."""
-    np.savez_compressed(tmp_path / "own.npz", **own())
+    np.savez_compressed(OWN, **own())
     monkeypatch.setattr(datasets.np, "savez", mock.Mock(side_effect=OSError("disk full")))
     with pytest.raises(OSError, match="disk full"):
-        prepare("mine", tmp_path / "own.npz", tmp_path, tmp_path / "data" / "mine.npz")
-    assert [path.name for path in (tmp_path / "data").iterdir()] == ["mine.pin"]
+        prepare("mine", OWN, DOWN, MINE)
+    assert [path.name for path in MINE.parent.iterdir()] == ["mine.pin"]
 
 
 # --- normalise
@@ -866,44 +805,21 @@ def test_normalise_gives_channels_last_floats_with_the_constants_of_the_data_set
 
 def test_reading_data_and_partitions_needs_numpy_only():
     heavy = ("torch", "torchvision", "sklearn", "scipy", "h5py", "mlflow", "pandas")
-    code = (
-        "import sys, pflpipe.data.datasets, pflpipe.data.partition\n"
-        f"sys.exit(', '.join(m for m in {heavy} if m in sys.modules) or None)"
-    )
+    code = "import sys, pflpipe.data.datasets, pflpipe.data.partition\n"
+    code += f"sys.exit(', '.join(m for m in {heavy} if m in sys.modules) or None)"
     assert called(sys.executable, "-c", code).stderr == ""
-
-
-@pytest.mark.slow
-def test_script_makes_the_file_or_prints_one_line(tmp_path):
-    script = [warm.interpreter(), str(ROOT / "workflow/scripts/data.py"), "--dataset", "digits"]
-    script += ["--target", tmp_path / "d.npz"]
-    subprocess.run(script, check=True)
-    assert load_arrays(tmp_path / "d.npz").classes == 10
-    failed = called(*script, "--source", tmp_path / "no.npz", code=2)
-    assert len(failed.stderr.splitlines()) == 1
 
 
 # --- a function that returns the arrays
 # -------------------------------------------------------------------------------
 
-LOADER = """import numpy as np
-
-
-def load():
-    return dict(np.load("own.npz"))
-"""
-
-
-def returning(more: str) -> str:
-    """The loader with further arrays."""
-    return LOADER.replace('npz"))', f'npz"), {more})')
+LOADER = 'import numpy as np\n\n\ndef load():\n    return dict(np.load("own.npz"))\n'
 
 
 @pytest.fixture
-def loader(tmp_path, monkeypatch):
+def loader():
     """A folder with own.npz, my_data.py, which returns its arrays, and a way to write another."""
-    monkeypatch.chdir(tmp_path)
-    np.savez("own.npz", **own())
+    np.savez(OWN, **own())
 
     def write(text=LOADER):
         Path("my_data.py").write_text(text)
@@ -930,7 +846,7 @@ def test_a_function_with_other_values_is_refused_and_one_written_otherwise_is_no
     before = target.read_bytes()
     prepare("mine", loader(LOADER.replace("def load", "# the same\ndef load")), Path(), target)
     assert target.read_bytes() == before
-    changed = returning("classes=4")
+    changed = LOADER.replace('npz"))', 'npz"), classes=4)')
     with pytest.raises(DataError, match="data set 'mine' has other values"):
         prepare("mine", loader(changed), Path(), target)
     assert target.read_bytes() == before
@@ -964,22 +880,16 @@ def test_a_file_is_read_in_the_encoding_in_which_python_reads_it(start, code, lo
     prepare("mine", source, Path(), Path("data/mine.npz"))
 
 
-KINDS = [
-    ("1,438 rows, 10 classes, images of 8 x 8 pixels", (1438, 8, 8)),
-    ("60 rows of 6 users, 10 classes, images of 4 x 5 pixels in 3 channels", (60, 4, 5, 3)),
-    ("60 rows, 10 classes (from the labels), sequences of 8 steps with 8 channels", (60, 8, 8)),
-    ("60 rows, 10 classes, 5 features", (60, 5)),
-    ("60 rows, 10 classes, 1 feature", (60, 1)),
-]
+KINDS = TABLES["KINDS"]
 
 
-@pytest.mark.parametrize(("words", "shape"), KINDS, ids=[words for words, _ in KINDS])
-def test_a_line_says_what_arrays_were_taken_for(words, shape, tmp_path):
+@pytest.mark.parametrize(("words", "shape"), KINDS.items(), ids=KINDS)
+def test_a_line_says_what_arrays_were_taken_for(words, shape):
     images, rows = np.zeros(shape, "u1" if "images" in words else "f8"), np.arange(shape[0])
     arrays = {"train_images": images, "train_labels": rows % 10}
     arrays |= {"train_users": rows // 10} if "users" in words else {}
     arrays |= {} if "from the labels" in words else {"classes": 10}
-    assert taken(tmp_path, arrays)[-1] == f"mine: {words}"
+    assert taken(arrays)[-1] == f"mine: {words}"
 
 
 def test_a_missing_file_of_a_function_is_told_before_any_job(loader):

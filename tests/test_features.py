@@ -3,9 +3,8 @@ sequences, from their files to accuracies."""
 
 import gzip
 import hashlib
-import io
+import re
 import struct
-import tarfile
 import tempfile
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from pflpipe.data.datasets import load_arrays, prepare
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.learning import architectures, networks
 from pflpipe.study.check import check_augment
+from test_data import GREY, idx, md5, mnist_original, tar, write
 
 TABLES = tabled.table("test_features")
 
@@ -30,27 +30,9 @@ torch.set_num_threads(1)
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 
-def put(root: Path, files: dict[str, bytes]) -> Path:
-    for name, content in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
-    return root
-
-
-def tar_gz(name: str, content: bytes) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
-        member = tarfile.TarInfo(name)
-        member.size = len(content)
-        tar.addfile(member, io.BytesIO(content))
-    return packed.getvalue()
-
-
-def archived(
-    monkeypatch: pytest.MonkeyPatch, package: str, name: str, content: bytes
-) -> dict[str, bytes]:
+def archived(monkeypatch, package: str, name: str, content: bytes) -> dict[str, bytes]:
     """The archive of a package with one file, whose digest becomes the known one."""
-    packed = tar_gz(name, content)
+    packed = tar({name: content}, "w:gz")
     monkeypatch.setattr(downloads, f"{package}_SHA256", hashlib.sha256(packed).hexdigest())
     return {getattr(downloads, package): packed}
 
@@ -87,18 +69,8 @@ def assert_refused(name: str, root: Path | None, folder: Path, words: str) -> No
 
 # ---------------------------------------------------------------- WISDM
 
-NAMES = [f"{axis}{number}" for axis in "XYZ" for number in range(10)]
-NAMES += [f"{axis}{word}" for word in ("AVG", "PEAK", "ABSOLDEV", "STANDDEV") for axis in "XYZ"]
-HEADER = "@relation activity_recognition_labeled\r\n\r\n" + "".join(
-    f"@attribute {name}\r\n"
-    for name in (
-        '"UNIQUE_ID" numeric',
-        '"user" {"33" , "7", "19"} ',
-        *(f'"{name}" numeric' for name in [*NAMES, "RESULTANT"]),
-        'class{ "Walking" , "Jogging" , "Upstairs" , "Downstairs" , "Sitting" , "Standing" }',
-    )
-)
-"""As the file has it: quoted names, a space too many, and none before the brace of the classes."""
+HEADER = TABLES["HEADER"]
+NAMES = re.findall(r'"([XYZ]\w+)" numeric', "".join(HEADER))
 PEOPLE = [33] * 6 + [7] * 5 + [19]
 ACTIVITIES = ["Walking", "Jogging", "Upstairs", "Downstairs", "Sitting", "Standing"] * 2
 
@@ -113,15 +85,16 @@ def wisdm_file(unknown: str = "XPEAK") -> bytes:
         if number == 4:
             words[unknown] = "?"
         rows.append(f"{number},{person},{','.join(words.values())},{activity}")
-    return (HEADER + "\r\n@data\r\n" + "\r\n".join(rows) + "\r\n").encode()
+    return "".join(f"{line}\r\n" for line in [*HEADER, "", "@data", *rows]).encode()
 
 
 @pytest.mark.parametrize("form", ["unpacked", *downloads.WISDM_ARCHIVES])
 def test_wisdm_is_read_from_its_original_in_units_of_no_ones_data(form, tmp_path):
     files = {downloads.WISDM_FILE: wisdm_file()}
     if form != "unpacked":
-        files = {form: tar_gz(downloads.WISDM_FILE, wisdm_file())}
-    raw = original("wisdm", put(tmp_path, files))
+        files = {form: tar({downloads.WISDM_FILE: wisdm_file()}, "w:gz")}
+    root = write(tmp_path / "in", files)
+    raw = original("wisdm", root)
     x = raw["train_images"]
     assert (x.dtype, x.shape) == (np.float32, (12, *datasets.DATASETS["wisdm"].image_shape))
     expected = np.zeros((12, 42))
@@ -133,36 +106,27 @@ def test_wisdm_is_read_from_its_original_in_units_of_no_ones_data(form, tmp_path
     np.testing.assert_allclose(x, expected, rtol=1e-6, atol=1e-6)
     assert raw["train_users"].tolist() == PEOPLE
     assert raw["train_labels"].tolist() == [5, 1, 4, 0, 2, 3] * 2
+    line = prepare("wisdm", root, tmp_path, tmp_path / "out.npz")
+    assert line == "wisdm: 12 rows of 3 users, 6 classes, 42 features"
 
 
 def test_one_persons_rows_move_no_feature_of_another_one(tmp_path):
     lines = wisdm_file().splitlines(keepends=True)
     fewer = b"".join(line for line in lines if b",33," not in line)
     one, other = (
-        original("wisdm", put(tmp_path / str(len(text)), {downloads.WISDM_FILE: text}))
+        original("wisdm", write(tmp_path / str(len(text)), {downloads.WISDM_FILE: text}))
         for text in (wisdm_file(), fewer)
     )
     kept = one["train_users"] != 33
     assert np.array_equal(one["train_images"][kept], other["train_images"])
 
 
-def test_wisdm_becomes_users_with_a_test_set_of_their_own(tmp_path):
-    root = put(tmp_path, {downloads.WISDM_FILE: wisdm_file()})
-    prepare("wisdm", root, tmp_path, tmp_path / "out.npz")
-    arrays = load_arrays(tmp_path / "out.npz")
-    assert arrays.users.tolist() == [0, 1, 2]
-    assert np.bincount(arrays.test_users).tolist() == [1, 0, 1]  # a fifth of 5, of 1 and of 6
-    assert arrays.classes == 6
-
-
 # ---------------------------------------------------------------- SPI
-
-SPI_PEOPLE = 7
 
 
 def spi_answers() -> np.ndarray:
     """Answers [people, 10]; the first person answers 1 to 6 in order."""
-    answers = np.random.default_rng(0).integers(1, 7, (SPI_PEOPLE, 10))
+    answers = np.random.default_rng(0).integers(1, 7, (7, 10))
     answers[0, :6] = np.arange(1, 7)
     return answers
 
@@ -176,37 +140,33 @@ def spi_file(answers: np.ndarray) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["unpacked", "archive"])
-@pytest.mark.parametrize("dataset", ["spi", "spi_levels"])
+@pytest.mark.parametrize(("name", "classes"), [("spi", 2), ("spi_levels", 6)])
 def test_spi_is_read_from_its_package_as_one_row_for_each_answer(
-    dataset, form, tmp_path, monkeypatch
+    name, classes, form, tmp_path, monkeypatch
 ):
     answers = spi_answers()
     files = {downloads.SPI_FILE: spi_file(answers)}
     if form == "archive":
         files = archived(monkeypatch, "PSYCHTOOLS", downloads.SPI_FILE, spi_file(answers))
-    expected = answers >= 4 if dataset == "spi" else answers - 1
+    expected = answers >= 4 if name == "spi" else answers - 1
     rows = [(*place, label) for place, label in np.ndenumerate(expected)]
-    assert answered(dataset, put(tmp_path, files)) == rows
-
-
-def test_in_spi_each_person_has_a_fifth_of_the_answers_for_the_test(tmp_path):
-    root = put(tmp_path, {downloads.SPI_FILE: spi_file(spi_answers())})
-    line = prepare("spi", root, tmp_path, tmp_path / "out.npz")
-    assert line == "spi: 70 rows of 7 users, 2 classes, 1 feature"
-    assert np.bincount(load_arrays(tmp_path / "out.npz").test_users).tolist() == [2] * SPI_PEOPLE
+    root = write(tmp_path / "in", files)
+    assert answered(name, root) == rows
+    line = prepare(name, root, tmp_path, tmp_path / "out.npz")
+    assert line == f"{name}: 70 rows of 7 users, {classes} classes, 1 feature"
 
 
 def test_another_psychtools_than_that_of_the_digest_is_refused(tmp_path, monkeypatch):
     files = archived(monkeypatch, "PSYCHTOOLS", downloads.SPI_FILE, spi_file(spi_answers()))
     monkeypatch.setattr(downloads, "PSYCHTOOLS_SHA256", "0" * 64)
-    assert_refused("spi", put(tmp_path, files), tmp_path, "is damaged; expected digest 0000")
+    assert_refused("spi", write(tmp_path, files), tmp_path, "is damaged; expected digest 0000")
 
 
 EPI = pd.DataFrame({"V1": [1.0, np.nan, 2.0], "V2": [np.nan, np.nan, 1.0]}, index=[1, 2, 3])
 
 
 def test_epi_has_one_row_for_each_answer_and_nobody_without_any(tmp_path):
-    root = put(tmp_path, {downloads.EPI_FILE: rda("epi", EPI)})
+    root = write(tmp_path, {downloads.EPI_FILE: rda("epi", EPI)})
     assert answered("epi", root) == [(0, 0, 1), (2, 0, 0), (2, 1, 1)]
 
 
@@ -216,13 +176,9 @@ def test_epi_has_one_row_for_each_answer_and_nobody_without_any(tmp_path):
 def insteval(**changes: object) -> pd.DataFrame:
     """Nine ratings of four lecturers by three students; levels are texts of numbers, some of them
     without a rating, and the rows are in no order. ``changes`` are of one rating."""
-    students, lecturers = [2, 1, 3, 1, 2, 3, 1, 3, 2], [7, 1, 1, 12, 1, 7, 7, 6, 12]
-    columns = {
-        "s": pd.Categorical([f"{s}" for s in students], ["1", "2", "3"]),
-        "d": pd.Categorical([f"{d}" for d in lecturers], ["1", "6", "7", "9", "12"]),
-        "dept": pd.Categorical(["5"] * 9, ["2", "5"]),
-        "y": [1.0, 2, 3, 4, 5, 4, 3, 5, 1],
-    }
+    columns = {"s": pd.Categorical(list("213123132"), list("123"))}
+    columns["d"] = pd.Categorical(TABLES["LECTURERS"], ["1", "6", "7", "9", "12"])
+    columns |= {"dept": pd.Categorical(["5"] * 9, ["2", "5"]), "y": [1.0, 2, 3, 4, 5, 4, 3, 5, 1]}
     table = pd.DataFrame(columns, index=pd.RangeIndex(1, 10))
     for name, value in changes.items():
         table.loc[5, name] = value
@@ -232,8 +188,8 @@ def insteval(**changes: object) -> pd.DataFrame:
 def test_insteval_is_read_from_its_package_as_one_row_for_each_rating(tmp_path, monkeypatch):
     table = insteval()
     content = rda("InstEval", table.astype({"y": int}))
-    unpacked = put(tmp_path / "unpacked", {downloads.INSTEVAL_FILE: content})
-    put(tmp_path / "archive", archived(monkeypatch, "LME4", downloads.INSTEVAL_FILE, content))
+    unpacked = write(tmp_path / "unpacked", {downloads.INSTEVAL_FILE: content})
+    write(tmp_path / "archive", archived(monkeypatch, "LME4", downloads.INSTEVAL_FILE, content))
     rows = zip(table["s"].cat.codes, table["d"].cat.codes, table["y"] >= 4, strict=True)
     expected = sorted(rows)
     for root in (unpacked, tmp_path / "archive"):
@@ -267,7 +223,7 @@ def jester_file(ratings: np.ndarray) -> bytes:
 
 def test_jester_is_read_from_its_sheet_as_one_row_for_each_rating(tmp_path):
     ratings = jester_ratings()
-    root = put(tmp_path / "jester", {downloads.JESTER_FILE: jester_file(ratings)})
+    root = write(tmp_path / "jester", {downloads.JESTER_FILE: jester_file(ratings)})
     rows = [(*place, ratings[*place] > 0) for place in np.argwhere(ratings != 99)]
     assert answered("jester", root) == rows
     assert [liked for *_, liked in rows[:3]] == [True, False, False]
@@ -277,13 +233,8 @@ def test_jester_is_read_from_its_sheet_as_one_row_for_each_rating(tmp_path):
 
 # ---------------------------------------------------------------- another file in its place
 
-FILES = {
-    "wisdm": downloads.WISDM_FILE,
-    "spi": downloads.SPI_FILE,
-    "epi": downloads.EPI_FILE,
-    "insteval": downloads.INSTEVAL_FILE,
-    "jester": downloads.JESTER_FILE,
-}
+KINDS = ("wisdm", "spi", "epi", "insteval", "jester")
+FILES = {name: getattr(downloads, f"{name.upper()}_FILE") for name in KINDS}
 MISSING = np.where(spi_answers() == 3, np.nan, 3)
 OTHERS = [
     ("wisdm", wisdm_file("YAVG"), r"train_images; got 'NaN.* in 1 row, the first 4'"),
@@ -304,11 +255,10 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "words"), OTHERS, ids=[f"{name}: {words}" for name, _, words in OTHERS]
-)
-def test_another_file_in_the_place_of_the_original_is_refused(name, content, words, tmp_path):
-    assert_refused(name, put(tmp_path / "in", {FILES[name]: content}), tmp_path, words)
+@pytest.mark.parametrize("case", OTHERS, ids=lambda case: f"{case[0]}: {case[2]}")
+def test_another_file_in_the_place_of_the_original_is_refused(case, tmp_path):
+    name, content, words = case
+    assert_refused(name, write(tmp_path / "in", {FILES[name]: content}), tmp_path, words)
 
 
 @pytest.mark.parametrize("name", ["wisdm", "jester"])
@@ -319,39 +269,20 @@ def test_without_its_file_a_data_set_that_is_not_downloaded_says_what_to_put_whe
 # ---------------------------------------------------------------- MNIST by writer
 
 
-def idx(values: np.ndarray, kind: int) -> bytes:
-    """MNIST's format: type (8 = uint8, 12 = int32), number of dimensions, sizes, big endian."""
-    sizes = b"".join(size.to_bytes(4, "big") for size in values.shape)
-    plain = values.astype({8: ">u1", 12: ">i4"}[kind]).tobytes()
-    return bytes([0, 0, kind, values.ndim]) + sizes + plain
-
-
 def writers_files(monkeypatch: pytest.MonkeyPatch, classes: np.ndarray) -> dict[str, bytes]:
     """MNIST with 8 training and 4 test examples, and QMNIST's labels, 8 and 9 rows; torchvision's
     digests are set to theirs."""
-    from torchvision.datasets import MNIST, QMNIST
+    from torchvision.datasets import QMNIST
 
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28))
-    files = {}
-    for prefix, part in (("train", slice(0, 8)), ("t10k", slice(8, 12))):
-        files[f"MNIST/raw/{prefix}-images-idx3-ubyte.gz"] = idx(pixels[part], 8)
-        files[f"MNIST/raw/{prefix}-labels-idx1-ubyte.gz"] = idx(np.arange(12)[part] % 10, 8)
-    rows = np.zeros((17, 8))
+    _, _, files = mnist_original(monkeypatch, "mnist")
+    rows, table = np.zeros((17, 8)), {}
     rows[:, 0], rows[:, 1], rows[:, 2] = classes, 4, 2100 + np.arange(17) // 2
-    files["QMNIST/raw/qmnist-train-labels-idx2-int.gz"] = idx(rows[:8], 12)
-    files["QMNIST/raw/qmnist-test-labels-idx2-int.gz"] = idx(rows[8:], 12)
-    packed = {name: gzip.compress(content) for name, content in files.items()}
-    digests = [
-        (Path(name).name, hashlib.md5(content, usedforsecurity=False).hexdigest())
-        for name, content in packed.items()
-    ]
-    monkeypatch.setattr(MNIST, "resources", digests[:4])
-    table = {
-        part: [("", ""), (f"http://nowhere.invalid/{name}", digest)]
-        for part, (name, digest) in zip(("train", "test"), digests[4:], strict=True)
-    }
+    for part, some in (("train", rows[:8]), ("test", rows[8:])):
+        name = f"QMNIST/raw/qmnist-{part}-labels-idx2-int.gz"
+        files[name] = gzip.compress(idx(some, 12))
+        table[part] = [("", ""), (f"http://nowhere.invalid/{name}", md5(files[name]))]
     monkeypatch.setattr(QMNIST, "resources", table)
-    return packed
+    return files
 
 
 @pytest.mark.parametrize("form", ["archives", "unpacked"])
@@ -359,16 +290,15 @@ def test_mnist_has_the_writers_that_qmnist_names(form, tmp_path, monkeypatch):
     files = writers_files(monkeypatch, np.arange(17) % 10)
     if form == "unpacked":
         files = {name[: -len(".gz")]: gzip.decompress(text) for name, text in files.items()}
-    raw = original("mnist_writers", put(tmp_path, files))
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 28, 28))
-    assert np.array_equal(raw["train_images"], pixels)
+    raw = original("mnist_writers", write(tmp_path, files))
+    assert np.array_equal(raw["train_images"], GREY)
     assert raw["train_labels"].tolist() == (np.arange(12) % 10).tolist()
     assert raw["train_users"].tolist() == (2100 + np.arange(12) // 2).tolist()
     assert "test_images" not in raw
 
 
 def test_labels_of_other_pictures_are_refused(tmp_path, monkeypatch):
-    root = put(tmp_path / "in", writers_files(monkeypatch, (1 + np.arange(17)) % 10))
+    root = write(tmp_path / "in", writers_files(monkeypatch, (1 + np.arange(17)) % 10))
     assert_refused("mnist_writers", root, tmp_path, "classes; expected those of MNIST")
 
 
@@ -389,7 +319,7 @@ def test_what_is_known_of_a_name_is_what_its_data_have(name):
 @pytest.mark.parametrize("name", ["spi", "spi_levels"])
 def test_the_answers_of_spi_are_those_of_its_package(name, tmp_path):
     answers = np.load(SHARED / "spi.npz")["answers"]
-    root = put(tmp_path / "spi", {downloads.SPI_FILE: spi_file(answers)})
+    root = write(tmp_path / "spi", {downloads.SPI_FILE: spi_file(answers)})
     prepare(name, root, tmp_path, tmp_path / "out.npz")
     assert datasets.read_header(tmp_path / "out.npz", name) == datasets.describe(name)
     arrays = load_arrays(tmp_path / "out.npz")

@@ -32,24 +32,16 @@ ROOT = Path(__file__).resolve().parents[1]
 TRAIN, TEST = (9, 0, 1, 6, 0, 3), (2, 3, 0, 1, 4, 0)
 """Rows of each user. With ``min_size`` 2 user 2 has one too few, and nothing at all."""
 HOLD = [9, 0, 0, 6, 0, 3]
-CERTIFIED = Cell(
-    dataset="mine",
-    partition=Partition("natural", clients=6, min_size=2, validation_fraction=0.3),
-    model=Model("mlp", (4,)),
-    training=Training(8, 2, 2, "sgd", 0.3, sample_rate=0.2, evaluate_every=4),
-    privacy=Privacy("gaussian", noise_multiplier=1.0, delta=1e-3, clip_norm=0.5),
-    method="dp_fedavg",
-    seed=1,  # in some rounds only clients without examples are drawn
-)
-OFFICIAL = replace(
-    CERTIFIED,
-    training=replace(CERTIFIED.training, sample_rate=1.0),
-    privacy=replace(CERTIFIED.privacy, epsilon=4.0, noise_multiplier=None),
-    method="feddpa",
-    profile="paper",
-    official_code=True,
-    departures=("data_size_weights", "sample_level_calibration", "update_against_global"),
-)
+NATURAL = Partition("natural", clients=6, min_size=2, validation_fraction=0.3)
+TRAINING = Training(8, 2, 2, "sgd", 0.3, sample_rate=0.2, evaluate_every=4)
+NOISE = Privacy("gaussian", noise_multiplier=1.0, delta=1e-3, clip_norm=0.5)
+# In some rounds of this seed only clients without examples are drawn.
+CERTIFIED = Cell("mine", NATURAL, Model("mlp", (4,)), TRAINING, NOISE, "dp_fedavg", seed=1)
+BUDGET = replace(NOISE, epsilon=4.0, noise_multiplier=None)
+DEPARTURES = ("data_size_weights", "sample_level_calibration", "update_against_global")
+AS_PUBLISHED = {"profile": "paper", "official_code": True, "departures": DEPARTURES}
+OFFICIAL = replace(CERTIFIED, method="feddpa", privacy=BUDGET, **AS_PUBLISHED)
+OFFICIAL = replace(OFFICIAL, training=replace(TRAINING, sample_rate=1.0))
 STUDY = Study("tiny", "Tiny", "Made up.", (Row(CERTIFIED), Row(OFFICIAL)))
 CELLS = {cell.method: cell for cell in STUDY.cells}
 
@@ -168,10 +160,8 @@ def test_people_with_test_rows_alone_are_new_and_every_mean_says_over_how_many_i
     counts |= {"personal_common": 3, "global_common": 6}
     for _, line in frame.iterrows():
         rows = records(folder / f"results/scores/tiny/{line['method']}.csv")
-        own, new = (
-            [float(row[name]) for row in rows if row[name]]
-            for name in ("personal_own", "personal_new")
-        )
+        names = ("personal_own", "personal_new")
+        own, new = ([float(row[name]) for row in rows if row[name]] for name in names)
         assert (len(own), len(new)) == (2, 2)
         assert json.loads(line["clients_evaluated"]) == counts
         assert line["personal_own"] == pytest.approx(np.mean(own))

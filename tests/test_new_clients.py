@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pflpipe
+import tabled
 from pflpipe import files
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data import datasets
@@ -33,19 +34,12 @@ from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
 from pflpipe.trees import Tree
 from simulations import assert_equal, hooked, open_plan, plan, simulation
+from test_partition import assert_same_rows
 
 torch.set_num_threads(1)
 exactly = settings(derandomize=True, deadline=None, max_examples=20)
-DEALT = Partition("iid", 9, test_fraction=0.2, users="ignored")
-KINDS = [
-    DEALT,
-    replace(DEALT, max_clients_per_user=2),
-    Partition("dirichlet", 9, alpha=0.3, min_size=3, users="ignored"),
-    Partition("pathological", 9, classes_per_client=2, test_fraction=0.3, users="ignored"),
-    Partition("natural", 9),
-    Partition("natural", 9, test_fraction=0.3, min_size=8),
-    Partition("natural"),
-]
+TABLES = tabled.table("test_new_clients")
+KINDS = [Partition(**wish) for wish in TABLES["kinds"]]
 USERS = 16
 
 
@@ -71,7 +65,6 @@ def test_new_clients_are_as_many_as_asked_and_share_nothing_with_the_others(wish
     arrays = data(seed)
     wish = replace(wish, new_clients=count)
     split = make(arrays, wish, seed)
-    assert split.new is not None
     everybody = USERS if not wish.clients else 9 + count
     assert (len(split.train), len(split.new.train)) == (everybody - count, count)
     train = [np.concatenate([*part.train, *part.validation]) for part in (split, split.new)]
@@ -96,15 +89,10 @@ def test_new_clients_are_as_many_as_asked_and_share_nothing_with_the_others(wish
 def test_what_new_users_hold_changes_nothing_for_the_others(count, seed, test_fraction):
     wish = Partition("natural", 9, new_clients=count, test_fraction=test_fraction)
     before, arrays = make(data(), wish, seed), data()
-    assert before.new is not None
     whose = np.unique(np.concatenate([arrays.train_users[rows] for rows in before.new.train]))
     after = make(data(mixed=whose), wish, seed)
-    for part in PARTS:
-        for one, other in (
-            *zip(getattr(before, part), getattr(after, part), strict=True),
-            *zip(getattr(before.new, part), getattr(after.new, part), strict=True),
-        ):
-            assert np.array_equal(one, other)
+    assert_same_rows(before, after)
+    assert_same_rows(before.new, after.new)
 
 
 def test_who_is_new_follows_from_the_seed_and_is_nobodys_choice():
@@ -117,13 +105,6 @@ def test_who_is_new_follows_from_the_seed_and_is_nobodys_choice():
     assert set.union(*drawn) == set(range(12))
 
 
-def test_without_new_clients_the_file_is_what_it_was(tmp_path):
-    make(data(), Partition("iid", 9, users="ignored"), 0).save(tmp_path / "a.npz")
-    with np.load(tmp_path / "a.npz") as stored:
-        assert not [name for name in stored.files if name.startswith("new")]
-    assert Split.load(tmp_path / "a.npz").new is None
-
-
 def test_a_split_with_new_clients_is_loaded_as_it_was_saved(tmp_path):
     split = make(data(), Partition("natural", 9, new_clients=4, test_fraction=0.3), 0)
     split.save(tmp_path / "a.npz")
@@ -131,29 +112,14 @@ def test_a_split_with_new_clients_is_loaded_as_it_was_saved(tmp_path):
     assert found.own_from_train
     assert found.new.own_from_train
     for one, other in ((split, found), (split.new, found.new)):
-        for part in PARTS:
-            pairs = zip(getattr(one, part), getattr(other, part), strict=True)
-            assert all(np.array_equal(*pair) for pair in pairs)
+        assert_same_rows(one, other)
         assert np.array_equal(one.common, other.common)
 
 
-REFUSED = {
-    "more than there are users": (Partition("natural", 9, new_clients=8), "got '9 and 8 new'"),
-    "nobody left to train": (Partition("natural", new_clients=15), "at most 14, so that 2 of 16"),
-    "too few examples": (replace(DEALT, min_size=24, new_clients=2), "9 and 2 new clients"),
-    "a negative number": (Partition("iid", 9, new_clients=-1), "new_clients; got -1"),
-    "only new ones with examples": (
-        Partition("natural", 4, new_clients=12, min_size=20),
-        "first 16 user ids, 12 new ones aside",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_wish_that_cannot_be_met_is_refused_in_one_line(case):
-    wish, words = REFUSED[case]
+@pytest.mark.parametrize(("wish", "words"), TABLES["refused"].values(), ids=TABLES["refused"])
+def test_a_wish_that_cannot_be_met_is_refused_in_one_line(wish, words):
     with pytest.raises(Exception, match=words) as caught:
-        make(data(), wish, 0)
+        make(data(), Partition(**wish), 0)
     assert "\n" not in str(caught.value)
 
 
@@ -202,6 +168,7 @@ def test_a_new_client_that_was_in_training_is_caught(fault):
 # ---------------------------------------------------------------- what they are tested with
 
 SIZES = (9, 4, 1, 6, 7, 0, 5)
+SOME, OTHERS = slice(0, 4), slice(4, 7)
 
 
 def world(method: str, backend: str = "loop") -> Simulation:
@@ -211,16 +178,9 @@ def world(method: str, backend: str = "loop") -> Simulation:
     short = {"head_epochs": 1} if "head_epochs" in entry.hyperparameters else {}
     found = simulation(method, short, sizes=SIZES, backend=backend, plan=made)
     split = found.split
-    old, new = (
-        replace(split, **{part: getattr(split, part)[place] for part in PARTS})
-        for place in (slice(0, 4), slice(4, 7))
-    )
-    four, both = replace(found.plan, clients=4), replace(old, new=new)
-    return replace(found, plan=four, split=both)
-
-
-def accuracies_in(found: Simulation) -> list[dict[str, Any]]:
-    return evaluation.accuracies_of_new(found, rounds.run(found, rounds.start(found)))
+    old, new = ({part: getattr(split, part)[of] for part in PARTS} for of in (SOME, OTHERS))
+    both = replace(split, **old, new=replace(split, **new))
+    return replace(found, plan=replace(found.plan, clients=4), split=both)
 
 
 WITHOUT_NORM = [name for name in NAMES if "norm" not in registry.info(name).about.needs]
@@ -229,7 +189,9 @@ WITHOUT_NORM = [name for name in NAMES if "norm" not in registry.info(name).abou
 @pytest.mark.slow
 @pytest.mark.parametrize("method", WITHOUT_NORM)
 def test_new_clients_of_every_method_are_tested_alike_in_loop_and_vmap(method):
-    loop, vmapped = (accuracies_in(world(method, backend)) for backend in ("loop", "vmap"))
+    worlds = [world(method, backend) for backend in ("loop", "vmap")]
+    ends = [rounds.run(found, rounds.start(found)) for found in worlds]
+    loop, vmapped = map(evaluation.accuracies_of_new, worlds, ends)
     assert [row["client"] for row in loop] == ["new0", "new1", "new2"]
     assert [row["train_size"] for row in loop] == [7, 0, 5]
     assert all(math.isfinite(row["personal_new"]) for row in loop)
@@ -314,14 +276,10 @@ def test_what_new_clients_hold_reaches_no_release_and_no_other_clients_accuracy(
 
 # ---------------------------------------------------------------- from files to the table
 
-CELL = Cell(
-    dataset="mine",
-    partition=Partition("natural", clients=9, new_clients=3, test_fraction=0.3),
-    model=Model("mlp", (4,)),
-    training=Training(2, 1, 4, "sgd", 0.3),
-    privacy=Privacy("gaussian", noise_multiplier=1.0, delta=1e-3, clip_norm=0.5),
-    method="fedper",
-)
+NATURAL = Partition("natural", clients=9, new_clients=3, test_fraction=0.3)
+NOISE = Privacy("gaussian", noise_multiplier=1.0, delta=1e-3, clip_norm=0.5)
+TRAINING = Training(2, 1, 4, "sgd", 0.3)
+CELL = Cell("mine", NATURAL, Model("mlp", (4,)), TRAINING, NOISE, "fedper")
 STUDY = Study("tiny", "Tiny", "Made up.", (Row(CELL),))
 
 
