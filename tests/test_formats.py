@@ -17,17 +17,12 @@ import test_workflow
 
 USERS, EACH = 4, 15
 LETTERS = [*"abcde"]
-OF_TEXT = {"tokens": "characters", "vocabulary": LETTERS, "length": 3}
 NETWORK = {"name": "mlp", "hidden": [4]}
-GRU = {"name": "gru", "hidden": [3, 4], "items": 7}
 TABLES = tabled.table("test_formats")
 
-Case = tuple[Any, dict[str, Any], str]
-"""Source, what differs in the study, and the heading of the table's first metric."""
 
-
-def sources() -> dict[str, Case]:
-    """Write a file of each format, of four users with two classes, and return what reads it."""
+def write_files() -> None:
+    """Write a file of each format, of four users with two classes."""
     rng = np.random.default_rng(0)
     who = np.repeat([f"u{user}" for user in range(USERS)], EACH)
     label = np.arange(len(who)) % 2
@@ -56,36 +51,14 @@ def sources() -> dict[str, Case]:
         Image.fromarray(np.full((5, 5), place, np.uint8)).save(folder / f"{place}.png")
     Path("clients.py").write_text(TABLES["CLIENTS"])
     Path("my_loss.py").write_text(TABLES["LOSS"])
-    rows = {"file": "rows.csv", "user": "person", "label": "y", "classes": 2, "features": ["x"]}
-    number = {"file": "rows.csv", "user": "person", "target": "amount", "features": ["x"]}
-    texts = {"file": "rows.csv", "user": "person", "text": "text", **OF_TEXT}
-    tff = {"file": "tff.h5", "example": "number", "label": "label", "classes": 2}
-    gru = {"model": GRU}
-    accuracy, squared = "Accuracy in percent", "Mean squared error"
-    return {
-        "csv": (rows, {}, accuracy),
-        "tsv": (rows | {"file": "rows.tsv"}, {}, accuracy),
-        "parquet": (rows | {"file": "rows.parquet"}, {}, accuracy),
-        "pictures": ({"folder": "pictures", "classes": ["cat", "dog"]}, {}, accuracy),
-        "leaf": ({"file": "leaf.json", "classes": 2}, {}, accuracy),
-        "leaf_texts": ({"file": "texts.json", **OF_TEXT}, gru, accuracy),
-        "tff": (tff, {}, accuracy),
-        "tff_texts": ({"file": "tff.h5", "text": "snippets", **OF_TEXT}, gru, accuracy),
-        "clients": ("clients.py:load", {}, accuracy),
-        "classes_of_texts": (texts | {"label": "y", "classes": 2}, gru, accuracy),
-        "next_token": (texts, gru, accuracy),
-        "one_logit": (rows, {"loss": "binary"}, accuracy),
-        "squared": (number, {"loss": "squared_error"}, squared),
-        "absolute": (number, {"loss": "absolute_error"}, "Mean absolute error"),
-        "own_loss": (rows, {"loss": "../my_loss.py:focal"}, accuracy),
-    }
 
 
 @pytest.mark.pipeline
 def test_every_format_and_task_goes_from_its_file_to_a_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     test_workflow.write_project(tmp_path)
-    cases = sources()
+    write_files()
+    cases = TABLES["CASES"]
     blocks = {name: source for name, (source, _, _) in cases.items()}
     malformed.put("datasets", blocks, "config.yaml")(tmp_path)
     for name, (_, changes, _) in cases.items():

@@ -5,7 +5,6 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -15,8 +14,8 @@ import pyarrow as pa
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import TensorDataset
 
+import dirty
 import malformed
 import pflpipe
 import tabled
@@ -25,7 +24,6 @@ from called import called
 from pflpipe.data import datasets, pfllib, sources
 from pflpipe.data.datasets import load_arrays, read_header
 from pflpipe.errors import DataError
-from pflpipe.pipeline import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 ROWS = 40
@@ -47,26 +45,22 @@ def answers() -> pd.DataFrame:
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(in_a_folder: Path) -> Path:
     """A folder with a file of each kind."""
-    monkeypatch.chdir(tmp_path)
     table, rng = answers(), np.random.default_rng(1)
+    dirty.pictures(Path("pictures"))
     table.to_csv("answers.csv")
     table.to_csv("answers.tsv", index=False, sep="\t")
     table.to_parquet("answers.parquet")
-    for person, label, name in np.ndindex(3, 2, 4):
-        folder = Path("pictures") / f"p{person}" / ["cat", "dog"][label]
-        folder.mkdir(parents=True, exist_ok=True)
-        image = rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)
-        Image.fromarray(image).save(folder / f"{name}.png")
-    leaf("all.json", {"u": [0, 1, 2, 0], "v": [2, 1, 0]})
+    users = {"u": [0, 1, 2, 0], "v": [2, 1, 0]}
+    leaf("all.json", users)
     with h5py.File("all.h5", "w") as file:
-        for user, labels in {"u": [0, 1, 2, 0], "v": [2, 1, 0]}.items():
+        for user, labels in users.items():
             client = file.create_group(f"examples/{user}")
             client["image"] = rng.integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
             client["label"] = np.array(labels)
             client["words"] = ["a text"] * len(labels)
-    return tmp_path
+    return in_a_folder
 
 
 def leaf(path: str, users: dict[str, list[int]]) -> None:
@@ -109,12 +103,6 @@ def test_a_table_becomes_a_data_set_by_its_declared_columns(ending, files):
     )
     assert np.allclose(rows_of(arrays), np.array(expected, float))
     assert arrays.declared
-
-
-def test_ids_that_are_equal_as_numbers_are_two_users(files):
-    answers().replace({"person": {"Bo": "07"}}).to_csv("answers.csv")
-    line, _ = prepared(TABLE | CITIES)
-    assert line.startswith("mine: 40 rows of 4 users")
 
 
 def test_a_word_can_be_an_index_and_columns_can_be_chosen(files):
@@ -199,14 +187,14 @@ def test_texts_of_leaf_and_tff_become_tokens(files):
     assert rows_of(arrays) == sorted((u, i % 3 == 1, *row) for i, (u, _, *row) in enumerate(rows))
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"vocabulary": np.array(3)}, "tokens 0 to 3'; expected 0 to 2"),
-        ({"vocabulary": np.array(2.5)}, "vocabulary; got .*expected one integer"),
-        ({"train_images": np.zeros((6, 2))}, "float64.*expected integers .N, T., tokens"),
-    ],
-)
+BAD_TOKENS = [
+    ({"vocabulary": np.array(3)}, "tokens 0 to 3'; expected 0 to 2"),
+    ({"vocabulary": np.array(2.5)}, "vocabulary; got .*expected one integer"),
+    ({"train_images": np.zeros((6, 2))}, "float64.*expected integers .N, T., tokens"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), BAD_TOKENS)
 def test_arrays_of_tokens_are_checked(changes, words):
     rows = {"train_images": np.arange(12).reshape(6, 2) % 4, "train_labels": np.arange(6) % 2}
     made = datasets.arrays_from(rows | {"vocabulary": np.array(4)}, "mine")
@@ -215,8 +203,7 @@ def test_arrays_of_tokens_are_checked(changes, words):
         datasets.arrays_from(rows | {"vocabulary": np.array(4)} | changes, "mine")
 
 
-QUICK = {"rounds": 1, "local_epochs": 1, "batch_size": 0, "optimizer": "sgd", "lr": 0.1}
-ONCE = pflpipe.Training(**QUICK)
+ONCE = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
 
 
 def test_a_frame_of_texts_becomes_clients_that_train(files):
@@ -339,31 +326,6 @@ def test_a_source_that_is_not_in_order_is_one_clear_line(case, files):
     assert not Path("data").exists()
 
 
-PICTURE = "pictures/p1/cat/2.png"
-
-
-def picture(*shape: int, dtype: type = np.uint8) -> Callable[[], None]:
-    return lambda: Image.fromarray(np.zeros(shape, dtype)).save(PICTURE)
-
-
-BAD_PICTURES = {
-    "broken": lambda: Path(PICTURE).write_bytes(b"no picture"),
-    "of another size": picture(5, 8, 3),
-    "grey": picture(6, 8),
-    "of 16 bits": picture(6, 8, dtype=np.uint16),
-    "elsewhere": lambda: Path(PICTURE).rename("pictures/p1/2.png"),
-    "missing": lambda: Path("pictures/p9/cat").mkdir(parents=True),
-}
-
-
-@pytest.mark.parametrize(("name", "words"), TABLES["BAD_PICTURES"].items())
-def test_one_picture_that_is_not_in_order_is_one_clear_line(name, words, files):
-    BAD_PICTURES[name]()
-    with pytest.raises(DataError, match=words) as refused:
-        prepared(PICTURES)
-    assert "\n" not in str(refused.value)
-
-
 def test_parquet_without_its_library_says_what_to_install(files, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "fastparquet", None)
@@ -373,16 +335,12 @@ def test_parquet_without_its_library_says_what_to_install(files, monkeypatch):
 
 
 @pytest.fixture
-def data(files, monkeypatch, capsys):
+def data(files, ran):
     """Return a function that calls ``pflpipe data`` on a block and returns what it printed."""
 
     def data(block, code: int = 0) -> str:
         malformed.write(files / "config.yaml", {"studies": ["any"], "datasets": {"mine": block}})
-        monkeypatch.setattr(sys, "argv", ["pflpipe", "data", "mine"])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        assert (stopped.value.code or 0) == code
-        output = capsys.readouterr()
+        output = ran("data", "mine", code=code)
         assert output.err.count("\n") == (1 if code else 0)
         return output.err if code else output.out
 
@@ -470,18 +428,6 @@ def test_a_table_of_another_library_is_taken_as_its_data_frame():
     for (x, y), (same_x, same_y) in zip(ours, theirs, strict=True):
         assert np.array_equal(x, same_x)
         assert np.array_equal(y, same_y)
-
-
-def test_a_dataset_for_each_client_trains_as_its_tensors():
-    rng = torch.Generator().manual_seed(0)
-    pairs = [(torch.randn(n, 6, generator=rng), torch.arange(n) % 3) for n in (4, 7)]
-    how = {"training": pflpipe.Training(**QUICK | {"rounds": 2, "batch_size": 2}), "classes": 3}
-    of_pairs, of_datasets = (
-        pflpipe.train("fedavg", clients, model="linear", **how).params
-        for clients in (pairs, [TensorDataset(*pair) for pair in pairs])
-    )
-    for name, values in of_pairs.items():
-        assert torch.equal(values, of_datasets[name])
 
 
 def test_tensors_with_channels_first_are_moved_and_this_is_said():
