@@ -15,9 +15,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import pflpipe
+import tabled
 import warm
 from called import called
-from pflpipe import Cell, Model, Partition, Privacy, Server, Training
+from pflpipe import Cell, Model, Partition, Privacy, Server, Training, errors
+from pflpipe.code.dependencies import START
 from pflpipe.data import datasets, partition
 from pflpipe.data.contract import STANDARDISED
 from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
@@ -88,16 +90,6 @@ def test_ten_lines_train_feddpa_on_own_tensors_and_print_accuracies_and_ledger(t
     assert "epsilon_central=7.99" in done.stdout
 
 
-def test_a_budget_alone_means_the_gaussian_mechanism_and_the_ledger_keeps_it():
-    result = train()
-    assert result.simulation.plan.mechanism == "gaussian"
-    assert result.ledger.claim == "certified"
-    assert 7.9 < result.ledger.epsilon_central <= 8
-    assert result.ledger.delta == 1e-3
-    assert set(result.accuracies) == {"personal_own", "personal_common", "global_common"}
-    assert len(result.clients) == len(clients())
-
-
 def test_a_result_is_shown_in_three_lines_accuracy_epsilon_and_claim():
     found = train("fedper")
     accuracy, epsilon, claim = repr(found).split("\n")
@@ -107,11 +99,15 @@ def test_a_result_is_shown_in_three_lines_accuracy_epsilon_and_claim():
     assert "no epsilon covers it" in accuracy
     assert epsilon == "epsilon: 8 at delta 0.001"
     assert claim == "claim: certified"
+    assert found.simulation.plan.mechanism == "gaussian", "what a budget alone means"
+    assert 7.9 < found.ledger.epsilon_central <= 8
+    assert len(found.clients) == len(clients())
     assert repr(found.personal(0)).startswith("personal model: a diagnostic")
     changes = {"claim": "nominal", "epsilon_nominal": 8.0, "epsilon_central": math.inf}
     nominal = dataclasses.replace(found.ledger, **changes)
     lines = repr(dataclasses.replace(found, ledger=nominal)).split("\n")
     assert lines[1:] == ["epsilon: ∞ at delta 0.001, stated as 8.0", "claim: nominal"]
+    assert repr(train("fedavg", privacy=None)).endswith("\nepsilon: none\nclaim: none")
 
 
 def test_two_calls_draw_other_noise_and_a_secret_repeats_a_run():
@@ -119,7 +115,6 @@ def test_two_calls_draw_other_noise_and_a_secret_repeats_a_run():
     assert one.simulation.key != other.simulation.key
     assert not same(one.params, other.params)
     assert same(train(secret="mine").params, train(secret="mine").params)
-    assert len(bytes.fromhex(one.simulation.key)) == 32
 
 
 OWN = registry.info("dp_fedavg").factory()
@@ -194,33 +189,28 @@ def test_calls_with_one_secret_that_differ_in_one_setting_share_no_noise(name):
     assert np.abs(found).max() < 0.2, name
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"shards": clients(seed=1)},
-        {"shards": [(x[:3], y[:3]) for x, y in clients()]},
-        {"shards": [(x * math.nan, y + 7) for x, y in clients()]},
-        *({"backend": "vmap"}, {"allow_large_delta": True}),
-        {"privacy": dataclasses.replace(BUDGET, mechanism="gaussian")},
-        {"method": "dp_fedavg", "hyperparameters": {}},
-    ],
-)
+NO_OTHER_RELEASE = [
+    *({"backend": "vmap"}, {"allow_large_delta": True}, {"hyperparameters": {}}),
+    {"shards": clients(seed=1)},
+    {"shards": [(x[:3], y[:3]) for x, y in clients()]},
+    {"shards": [(x * math.nan, y + 7) for x, y in clients()]},
+    {"privacy": dataclasses.replace(BUDGET, mechanism="gaussian")},
+]
+
+
+@pytest.mark.parametrize("changes", NO_OTHER_RELEASE)
 def test_a_key_follows_from_no_value_of_the_data_and_from_nothing_that_changes_no_release(changes):
     assert federation(secret="a", **changes).key == federation(secret="a", backend="loop").key
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"method": registry.info("fedprox").factory()}, "method_name is missing"),
-        ({"model": NETWORK}, "model_name is missing"),
-        ({"model": lambda **given: small_net(**given)}, "model_name is missing"),
-    ],
-)
-def test_a_secret_needs_a_name_for_what_cannot_be_known_such_as_closures(changes, words):
-    federation(**changes)  # fresh noise needs none
-    with pytest.raises(ConfigError, match=words) as caught:
-        federation(secret="mine", **changes)
+UNKNOWN = [("method", registry.info("fedprox").factory()), ("model", NETWORK)]
+
+
+@pytest.mark.parametrize(("name", "what"), [*UNKNOWN, ("model", lambda **to: small_net(**to))])
+def test_a_secret_needs_a_name_for_what_cannot_be_known_such_as_closures(name, what):
+    federation(**{name: what})  # fresh noise needs none
+    with pytest.raises(ConfigError, match=f"{name}_name is missing") as caught:
+        federation(secret="mine", **{name: what})
     assert "\n" not in str(caught.value)
 
 
@@ -275,8 +265,8 @@ def test_products_have_the_precision_that_a_call_asks_for():
 
 
 def test_own_hooks_and_a_network_object_are_taken_as_they_are():
-    named, own = train(**QUIET), train(registry.info("dp_fedavg").factory(), **QUIET)
-    assert same(named.params, own.params)
+    named = train(**QUIET)
+    assert same(named.params, train(OWN, **QUIET).params)
     assert same(named.params, train(model=named.simulation.network, **QUIET).params)
 
 
@@ -284,8 +274,7 @@ def small_net(image_shape, classes):
     return nn.Sequential(nn.Linear(*image_shape, 4), nn.ReLU(), nn.Linear(4, classes))
 
 
-def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(in_a_folder):
     code = f"from torch import nn\n\n\n{inspect.getsource(small_net)}"
     Path("net.py").write_text(code)
     wanted = train(model="net.py:small_net", **QUIET).params
@@ -296,6 +285,8 @@ def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(tmp_pat
         found = train(model=model, **QUIET)
         assert same(wanted, found.params)
         assert not found.simulation.reviewed
+        assert found.ledger.claim == "unreviewed"
+        assert [part.kind for part in found.simulation.code] == ["network", START]
         assert ("given module" in str(found.ledger.warnings)) == (model is made)
     assert torch.equal(made[0].weight, begin["0.weight"]), "a copy is trained"
     with torch.no_grad():
@@ -308,19 +299,12 @@ def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(tmp_pat
     assert federation(model=made, secret="mine").key != before
 
 
-def test_a_method_without_privacy_has_no_ledger_to_speak_of():
-    result = train("fedavg", privacy=None)
-    assert result.ledger.claim == "none"
-    assert result.ledger.epsilon_central is None
-    assert repr(result).endswith("\nepsilon: none\nclaim: none")
-
-
 SOME = torch.arange(4)
 
 
 CHANGES = {
     "all NaN": lambda x, y: (x * math.nan, y),
-    "some NaN": lambda x, y: (x.index_fill(0, torch.tensor([3]), math.nan), y),
+    "some NaN": lambda x, y: (x.index_fill(0, SOME[3:], math.nan), y),
     "an infinity": lambda x, y: (x.index_fill(1, SOME[:1], math.inf), y),
     "beyond float32": lambda x, y: (x.double() + 1e300, y),
     "a label that is no class": lambda x, y: (x, y.index_fill(0, SOME, 7)),
@@ -348,6 +332,7 @@ MASKED = {"shards": [(np.ma.masked_less(np.ones((3, 6)), 0), THREE)]}
 TEXT = {"shards": [(np.ones((3, 6)), np.array(["a", "b", "c"], dtype=object))]}
 FROM_1 = NON_PRIVATE | {"shards": [(np.zeros((3, 6)), THREE + 1)], "classes": None}
 WIDER = {"shards": [*clients(1), (torch.zeros(3, 7), torch.arange(3))]}
+REFUSED = tabled.table("test_api")
 LARGE_DELTA = dataclasses.replace(BUDGET, delta=0.2)
 FLIPPED = dataclasses.replace(LOCAL, augment=("flip",))
 COMPLEX = {"shards": [(np.ones((3, 6), np.complex64), THREE)]}
@@ -453,53 +438,39 @@ def test_the_head_of_a_private_run_has_the_classes_that_are_said_or_those_of_the
     assert open_world.network.shapes["head.weight"][0] == 3, "found, as nothing is private"
 
 
-@pytest.mark.parametrize(
-    ("changes", "kind", "words"),
-    [
-        ({"privacy": None}, ConfigError, "method dp_fedavg: privacy"),
-        ({"method": "fedavg"}, ConfigError, "it promises nothing"),
-        ({"privacy": Privacy(epsilon=8, clip_norm=1.0)}, ConfigError, "privacy.delta is missing"),
-        ({"privacy": Privacy(epsilon=8, delta=1e-3)}, ConfigError, "privacy.clip_norm is missing"),
-        ({"privacy": LARGE_DELTA}, PrivacyError, "below 1/M = 0.2; .*all"),
-        ({"shards": []}, DataError, "clients; got 'none'"),
-        ({"tests": clients(2)}, DataError, "tests; got '2 pairs'; expected 5"),
-        ({"shards": [(torch.zeros(3, 6), torch.zeros(2))]}, DataError, r"clients\[0\]"),
-        ({"shards": [(torch.zeros(3, 6), torch.zeros(3))]}, DataError, "whole numbers"),
-        (MASKED, DataError, r"clients\[0\]: x; got 'a masked array'; .* \.filled\(value\)"),
-        (TEXT, DataError, r"clients\[0\]: y; got 'an array of Python objects \(str\)"),
-        (COMPLEX, DataError, r"clients\[0\]: x; got 'complex64'; expected real numbers"),
-        ({"classes": 10**12}, DataError, "classes; got 1000000000000; .* at most 1000000"),
-        (FROM_1, DataError, "got 'labels 1 to 3, none of them 0'; .* the classes .* classes = 4"),
-        ({"classes": None}, ConfigError, "classes is missing; .* private run.*add classes="),
-        ({"model": NETWORK, "classes": 4}, ConfigError, "classes; got 4; expected 3, the outputs"),
-        (NON_PRIVATE | {"shards": strangers("all NaN")}, DataError, "finite numbers"),
-        (NON_PRIVATE | {"shards": strangers("a negative label")}, DataError, "labels; got -1"),
-        (WIDER, DataError, "shapes of an example"),
-        ({"method": "dp_fedavgg"}, ConfigError, "did you mean 'dp_fedavg'"),
-        ({"model": "mpl"}, ConfigError, "did you mean 'mlp'"),
-        ({"hyperparameters": {"tau": 1}}, ConfigError, "dp_fedavg.tau does not exist"),
-        (NON_PRIVATE | {"classes": 2}, DataError, "classes; got 2; expected at least 3"),
-        ({"test_fraction": 1.0}, ConfigError, "0 <= fraction < 1"),
-        ({"model": 3}, ConfigError, "got 'int'; expected a name, a Model or a torch module"),
-        ({"model": nn.Linear(6, 3)}, ConfigError, "model Linear; got 'no nn.Linear layer'"),
-        ({"model": nn.Linear}, ConfigError, r"model Linear cannot be made; .*image_shape=\(6,\)"),
-        ({"model": lambda: nn.Linear(6, 3)}, ConfigError, "model <lambda> cannot be made"),
-        ({"model": nn.Sequential(nn.Linear(6, 4))}, ConfigError, "a head with 4 outputs"),
-        ({"method": pflpipe.Method}, ConfigError, "method; got 'Method'; .* call a function"),
-        (
-            {"training": FLIPPED},
-            ConfigError,
-            r"training.augment; got \['flip'\]; expected none: what",
-        ),
-        ({"shards": dict(enumerate(clients()))}, DataError, r"clients; got 'dict'; .*\.values\(\)"),
-        ({"tests": dict(enumerate(clients()))}, DataError, "tests; got 'dict'"),
-        ({"shards": OWN_DATASET}, DataError, "clients; got 'TensorDataset'; expected a list with"),
-        ({"shards": [TensorDataset(torch.zeros(0))]}, DataError, r"clients\[0\]; .*without items"),
-        ({"shards": [TensorDataset(torch.zeros(2))]}, DataError, r"clients\[0\]; got '1 items'"),
-        ({"shards": DataLoader(OWN_DATASET)}, DataError, "clients; got 'DataLoader'; .* join"),
-        ({"shards": [DataLoader(OWN_DATASET)]}, DataError, r"clients\[0\]; got 'DataLoader'"),
-    ],
-)
+REFUSALS = [
+    *((changes, getattr(errors, kind), words) for changes, kind, words in REFUSED),
+    ({"privacy": Privacy(epsilon=8, clip_norm=1.0)}, ConfigError, "privacy.delta is missing"),
+    ({"privacy": Privacy(epsilon=8, delta=1e-3)}, ConfigError, "privacy.clip_norm is missing"),
+    ({"privacy": LARGE_DELTA}, PrivacyError, "below 1/M = 0.2; .*all"),
+    ({"tests": clients(2)}, DataError, "tests; got '2 pairs'; expected 5"),
+    ({"shards": [(torch.zeros(3, 6), torch.zeros(2))]}, DataError, r"clients\[0\]"),
+    ({"shards": [(torch.zeros(3, 6), torch.zeros(3))]}, DataError, "whole numbers"),
+    (MASKED, DataError, r"clients\[0\]: x; got 'a masked array'; .* \.filled\(value\)"),
+    (TEXT, DataError, r"clients\[0\]: y; got 'an array of Python objects \(str\)"),
+    (COMPLEX, DataError, r"clients\[0\]: x; got 'complex64'; expected real numbers"),
+    (FROM_1, DataError, "got 'labels 1 to 3, none of them 0'; .* the classes .* classes = 4"),
+    ({"model": NETWORK, "classes": 4}, ConfigError, "classes; got 4; expected 3, the outputs"),
+    (NON_PRIVATE | {"shards": strangers("all NaN")}, DataError, "finite numbers"),
+    (NON_PRIVATE | {"shards": strangers("a negative label")}, DataError, "labels; got -1"),
+    (WIDER, DataError, "shapes of an example"),
+    ({"model": nn.Linear(6, 3)}, ConfigError, "model Linear; got 'no nn.Linear layer'"),
+    ({"model": nn.Linear}, ConfigError, r"model Linear cannot be made; .*image_shape=\(6,\)"),
+    ({"model": lambda: nn.Linear(6, 3)}, ConfigError, "model <lambda> cannot be made"),
+    ({"model": nn.Sequential(nn.Linear(6, 4))}, ConfigError, "a head with 4 outputs"),
+    ({"method": pflpipe.Method}, ConfigError, "method; got 'Method'; .* call a function"),
+    ({"training": FLIPPED}, ConfigError, r"training.augment; got \['flip'\]; expected none:"),
+    ({"shards": dict(enumerate(clients()))}, DataError, r"clients; got 'dict'; .*\.values\(\)"),
+    ({"tests": dict(enumerate(clients()))}, DataError, "tests; got 'dict'"),
+    ({"shards": OWN_DATASET}, DataError, "clients; got 'TensorDataset'; expected a list with"),
+    ({"shards": [TensorDataset(torch.zeros(0))]}, DataError, r"clients\[0\]; .*without items"),
+    ({"shards": [TensorDataset(torch.zeros(2))]}, DataError, r"clients\[0\]; got '1 items'"),
+    ({"shards": DataLoader(OWN_DATASET)}, DataError, "clients; got 'DataLoader'; .* join"),
+    ({"shards": [DataLoader(OWN_DATASET)]}, DataError, r"clients\[0\]; got 'DataLoader'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "words"), REFUSALS)
 def test_what_cannot_be_run_is_refused_in_one_line(changes, kind, words):
     with pytest.raises(kind, match=words) as caught:
         train(**changes)
@@ -507,12 +478,14 @@ def test_what_cannot_be_run_is_refused_in_one_line(changes, kind, words):
     assert issubclass(kind, PflpipeError)
 
 
-def test_reversed_rows_and_another_byte_order_are_taken_as_what_they_are():
+def test_reversed_rows_another_byte_order_and_datasets_are_taken_as_what_they_are():
     plain = [(x.numpy(), y.numpy()) for x, y in clients()]
     turned = [(x[::-1].copy()[::-1].astype(">f8"), y.astype(">i4")) for x, y in plain]
-    worlds = [federation(shards=shards) for shards in (clients(), turned)]
-    assert torch.equal(*(world.train.x for world in worlds))
-    assert torch.equal(*(world.train.y for world in worlds))
+    expected = federation().train
+    for shards in (turned, [TensorDataset(*pair) for pair in clients()]):
+        found = federation(shards=shards).train
+        assert torch.equal(found.x, expected.x)
+        assert torch.equal(found.y, expected.y)
 
 
 def test_a_delta_of_one_over_m_is_accepted_by_those_who_say_so():
@@ -538,31 +511,21 @@ def test_a_cell_of_a_study_has_the_bits_of_the_pipeline(tmp_path):
     assert result.ledger.epsilon_central == pytest.approx(cell.privacy.epsilon)
 
 
-def warned(folder, dataset, kind, **arrays):
-    """The first warning of a private cell on one's own arrays."""
-    folder.mkdir(exist_ok=True)
-    np.savez(folder / "own.npz", **arrays)
-    datasets.prepare(dataset, folder / "own.npz", folder, folder / f"{dataset}.npz")
-    budget = dataclasses.replace(BUDGET, mechanism="gaussian")
-    cell = Cell(dataset, Partition(kind, 5), MLP, LOCAL, budget, "dp_fedavg")
-    return pflpipe.run(cell, folder, device="cpu").ledger.warnings[:1]
-
-
-@pytest.mark.parametrize("declared", [True, False])
-def test_a_cell_on_data_that_declare_no_classes_is_warned_of_that_first(declared, tmp_path):
-    arrays = {"train_images": np.zeros((60, 4), np.float32), "train_labels": np.arange(60) % 3}
-    arrays |= {"classes": np.int64(3)} if declared else {}
-    assert (CLASSES_FOUND in warned(tmp_path, "mine", "iid", **arrays)) != declared
-
-
-def test_a_cell_on_features_that_the_rows_have_standardised_is_warned_of_that(tmp_path):
+def test_a_cell_is_warned_of_classes_that_labels_and_of_scales_that_rows_have_told(tmp_path):
     rows = np.random.default_rng(0).gamma(2.0, 3.0, (60, 42))
+    rows = {"declared": rows / 9.81, "found": (rows - rows.mean(0)) / rows.std(0)}
     arrays = {"train_labels": np.arange(60) % 6, "train_users": np.arange(60) // 12}
-    by_rows = (rows - rows.mean(0)) / rows.std(0)
-    for name, values in {"by constants": rows / 9.81, "by rows": by_rows}.items():
-        # Of this data set people have their own arrays.
-        found = warned(tmp_path / name, "wisdm", "natural", train_images=values, **arrays)
-        assert (STANDARDISED in found) == (name == "by rows")
+    budget = dataclasses.replace(BUDGET, mechanism="gaussian")
+    cell = Cell("mine", Partition("natural", 5), MLP, LOCAL, budget, "dp_fedavg")
+    warned = [CLASSES_FOUND, STANDARDISED]
+    for name, classes in (("declared", {"classes": 6}), ("found", {})):
+        place = tmp_path / name
+        place.mkdir()
+        np.savez(place / "own.npz", train_images=rows[name], **arrays, **classes)
+        datasets.prepare("mine", place / "own.npz", place, place / "mine.npz")
+        found = pflpipe.run(cell, place, device="cpu").ledger.warnings
+        expected = [] if classes else warned
+        assert [one for one in found if one in warned] == expected == list(found[: len(expected)])
 
 
 def test_a_progress_bar_advances_once_a_round_and_changes_neither_bits_nor_when_a_run_stops(

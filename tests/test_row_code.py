@@ -6,17 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import nn
 
 import fake_results
-import pflpipe
 import tabled
 import tracked
-from pflpipe.cells import Cell, Model, Privacy, Training
+from pflpipe.cells import Cell, Model, Privacy
 from pflpipe.code import dependencies, objects
 from pflpipe.code.dependencies import Dependency
 from pflpipe.errors import ConfigError, DataError
@@ -30,6 +28,7 @@ from pflpipe.report import sentences, tables, tidy
 from pflpipe.simulation import runs
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Study
+from test_api import LOCAL, clients, federation, train
 from test_runs import inputs_of, make_place, simulated, train_here
 
 TABLES = tabled.table("test_row_code")
@@ -37,46 +36,28 @@ TABLES = tabled.table("test_row_code")
 LOSS = TABLES["LOSS"]
 NET = TABLES["NET"]
 METRIC = TABLES["METRIC"]
-TRAINING = Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
-BUDGET = Privacy(epsilon=8.0, delta=1e-3, clip_norm=0.5)
-ASKED: dict[str, Any] = {"model": "linear", "training": TRAINING, "privacy": BUDGET, "classes": 2}
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(in_a_folder: Path) -> Path:
     """The working directory, with a loss and a network of one's own."""
-    monkeypatch.chdir(tmp_path)
     write_loss()
     Path("net.py").write_text(NET.format(layer="ReLU"))
-    return tmp_path
+    return in_a_folder
 
 
 def write_loss(factor: float = 1.0, comment: str = "") -> None:
     Path("loss.py").write_text(comment + LOSS.format(factor=factor))
 
 
-@functools.cache
-def clients() -> list[tuple[np.ndarray, np.ndarray]]:
-    rng = np.random.default_rng(0)
-    return [(rng.normal(size=(6, 3)).astype(np.float32), np.arange(6) % 2) for _ in range(3)]
-
-
-def federation(method: Any = "dp_fedavg", **changes: Any) -> Any:
-    return pflpipe.federation(method, clients(), **ASKED | {"device": "cpu"} | changes)
-
-
-def with_loss(**changes: Any) -> Training:
-    return replace(TRAINING, loss="loss.py:own", **changes)
-
-
-def cell_with(
-    loss: str = "loss.py:own", model: Model | None = None, base: Cell = fake_results.BASE
-) -> Cell:
+def cell_with(loss="loss.py:own", model=None, base=fake_results.BASE) -> Cell:
     training = replace(base.training, loss=loss)
     return row_code.with_digests(replace(base, training=training, model=model or base.model))
 
 
-OWN = {"loss": {"training": with_loss()}, "network": {"model": Model("net.py:net")}}
+ONCE = replace(LOCAL, rounds=1)
+WITH_LOSS = {"training": replace(ONCE, loss="loss.py:own")}
+OWN = {"loss": WITH_LOSS, "network": {"model": Model("net.py:net")}}
 
 
 # ---------------------------------------------------------------- the claim
@@ -84,7 +65,7 @@ OWN = {"loss": {"training": with_loss()}, "network": {"model": Model("net.py:net
 
 @pytest.mark.parametrize("kind", OWN)
 def test_a_loss_or_a_network_from_a_file_is_unreviewed_and_its_digest_is_in_the_list(kind):
-    result = pflpipe.train("dp_fedavg", clients(), **ASKED | OWN[kind])
+    result = train(**OWN[kind])
     (part,) = result.simulation.code
     name = {"loss": "loss.py:own", "network": "net.py:net"}[kind]
     assert (part.kind, part.name, part.package, part.touches) == (kind, name, False, "messages")
@@ -107,13 +88,6 @@ class Net(nn.Module):
         return self.last(self.body(x).relu())
 
 
-@pytest.mark.parametrize("model", [Net, Net((3,), 2)], ids=["class", "instance"])
-def test_a_network_of_the_program_is_unreviewed(model):
-    result = pflpipe.train("dp_fedavg", clients(), **ASKED | {"model": model})
-    assert result.ledger.claim == "unreviewed"
-    assert [part.kind for part in result.simulation.code] == ["network", dependencies.START]
-
-
 def test_the_claim_of_a_cell_follows_from_every_part_that_touches_messages():
     assert cell_with("cross_entropy").claim == "certified"
     assert cell_with().claim == "unreviewed"
@@ -124,20 +98,12 @@ def test_the_claim_of_a_cell_follows_from_every_part_that_touches_messages():
 
 def test_the_list_of_a_cell_has_every_kind_and_says_whose_each_part_is():
     cell = cell_with()
-    training = replace(cell.training, augment=("flip",))
-    cell = replace(cell, training=training)
+    cell = replace(cell, training=replace(cell.training, augment=("flip",)))
     Path("score.py").write_text(METRIC)
     data = Dependency.of("data", "my.py:load", "0" * 64)
     found = row_code.of_cell(cell, [data], ["accuracy", "score.py:mine"])
-    assert [(part.kind, part.name, part.package) for part in found] == [
-        ("method", cell.method, True),
-        ("loss", "loss.py:own", False),
-        ("network", cell.model.name, True),
-        ("transform", "flip", True),
-        ("data", "my.py:load", False),
-        ("metric", "accuracy", True),
-        ("metric", "score.py:mine", False),
-    ]
+    parts = [[part.kind, part.name, part.package] for part in found]
+    assert parts == [["method", cell.method, True], *TABLES["PARTS"]]
     assert {part.touches for part in found} == {"messages", "rows", "scores"}
     assert all(len(part.sha256) == 64 for part in found)
     assert to_json(found[0]).keys() == {"kind", "name", "sha256", "package", "touches"}
@@ -229,7 +195,8 @@ def test_a_run_that_was_trained_with_other_code_is_no_run_of_a_cell(cell):
 def test_two_modules_of_one_class_share_no_noise_whatever_they_are_called():
     """Training in phases: the second starts with other weights. The difference of two releases with
     independent noise is sqrt(2) as wide as one; of n = 2,603 numbers its spread is 1.4 %."""
-    shape, wide = {"training": TRAINING, "classes": 2, "secret": "one", "model_name": "net"}, 500
+    shards, wide = [(x[:, :3], y % 2) for x, y in clients(3)], 500
+    shape = {"training": ONCE, "classes": 2, "secret": "one", "model_name": "net"}
     privacy = Privacy(noise_multiplier=50.0, delta=1e-3, clip_norm=1.0)
 
     def release(scale: float) -> torch.Tensor:
@@ -239,7 +206,7 @@ def test_two_modules_of_one_class_share_no_noise_whatever_they_are_called():
             for value in model.parameters():
                 value.mul_(scale)
         before = torch.cat([value.flatten() for value in model.parameters()]).detach()
-        result = pflpipe.train("dp_fedavg", clients(), model=model, privacy=privacy, **shape)
+        result = train(shards=shards, model=model, privacy=privacy, **shape)
         names = ("0.weight", "0.bias", "head.weight", "head.bias")
         return torch.cat([result.params[name].flatten() for name in names]) - before
 
@@ -277,9 +244,6 @@ def test_what_cannot_be_known_needs_a_name_which_stands_for_one_object():
     def key(factor: float, **name: str) -> str:
         return federation(closure(factor), secret="one", **name).key
 
-    with pytest.raises(ConfigError, match="method_name is missing; expected a name"):
-        key(1.0)
-    federation(closure(1.0))
     first = key(1.0, method_name="closure")
     assert key(1.0, method_name="closure") == first
     with pytest.raises(ConfigError, match="method_name; got \"'closure', which stands for other"):
@@ -305,11 +269,10 @@ def test_arrays_around_a_function_are_not_read_for_they_may_be_a_clients():
     assert not before.complete
 
 
-@pytest.mark.parametrize(
-    "value",
-    [Net, Net((3,), 2), local_update, Method(local_update), nn.GRU(2, 3), functools.partial(Net)],
-    ids=["class", "instance", "function", "method", "recurrent", "partial"],
-)
+KNOWN = [Net, Net((3,), 2), local_update, Method(local_update), nn.GRU(2, 3)]
+
+
+@pytest.mark.parametrize("value", [*KNOWN, functools.partial(Net)], ids=type)
 def test_what_can_be_known_is_known_and_the_same_each_time(value):
     first = objects.known(value)
     assert first.complete

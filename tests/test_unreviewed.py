@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 import fake_results
-import pflpipe
+import tabled
 import tracked
 from pflpipe import json_records
 from pflpipe.auditing import cases
-from pflpipe.cells import Cell, Model, Privacy, Training
+from pflpipe.cells import Cell, Privacy
 from pflpipe.code.dependencies import CLAIMS, Dependency, claim_of
 from pflpipe.errors import ConfigError
 from pflpipe.files import read_json, write_json
@@ -45,8 +45,10 @@ from pflpipe.study.config import Config
 from pflpipe.study.load import load_study
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Drawing, PaperLayout, Row, Study
+from test_api import OWN, train
 
 ROOT = Path(__file__).resolve().parent.parent
+TABLES = tabled.table("test_unreviewed")
 FILE = str(ROOT / "docs/examples/easgd.py")
 METHODS = ("local_only", "fedavg", "dp_fedavg", "feddpa", "feddpa!", "easgd")
 WARNED = (
@@ -104,20 +106,11 @@ def without(study: Study, frame: pd.DataFrame) -> tuple[Study, pd.DataFrame]:
 # ---------------------------------------------------------------- the word
 
 
-@pytest.mark.parametrize(
-    ("mechanism", "departures", "source", "claim"),
-    [
-        ("gaussian", (), "", "certified"),
-        ("gaussian", (), "mine.py", "unreviewed"),
-        ("laplace", (), "their_package.mine", "unreviewed"),
-        ("gaussian", ("update_against_global",), "mine.py", "nominal"),
-        ("none", (), "mine.py", "none"),
-    ],
-)
+@pytest.mark.parametrize(("mechanism", "departures", "source", "claim"), TABLES["CLAIMS"])
 def test_only_what_would_be_certified_is_unreviewed(mechanism, departures, source, claim):
     code = (Dependency.of("method", source, ""),) if source else ()
+    departures, private = tuple(departures), mechanism != "none"
     assert claim_of(mechanism, departures, code) == claim
-    private = mechanism != "none"
     delta = 1e-3 if mechanism == "gaussian" else None
     asked = {"noise_multiplier": 2.0, "delta": delta, "clip_norm": 1.0} if private else {}
     privacy = Privacy(mechanism, **asked)
@@ -128,10 +121,6 @@ def test_only_what_would_be_certified_is_unreviewed(mechanism, departures, sourc
     entry = ledger(plan, privacy, departures, code=code)
     assert entry.claim == claim
     assert any(source in text for text in entry.warnings) == bool(source and private)
-
-
-def test_the_word_is_plain_in_csv_latex_and_a_page():
-    assert all(re.fullmatch("[a-z]+", word) for word in CLAIMS)
 
 
 def test_its_plan_is_that_of_our_own_and_its_ledger_says_what_its_numbers_stand_on(study):
@@ -154,20 +143,11 @@ def test_its_plan_has_a_file_of_its_own_and_the_request_for_it_says_whose_it_is(
         assert plan_of(asked) == plan_of(one)
 
 
-MINE = """
-from pflpipe.methods.base import About, Method
-from pflpipe.methods.dp_fedavg import local_update
-ABOUT = About(title="Mine", paper="nobody", trains="dp_fedavg")
-def mine() -> Method:
-    return Method(local_update)
-"""
-
-
 def test_a_run_that_a_method_from_outside_shares_with_ours_finds_its_plan(tmp_path, monkeypatch):
     """Its training is DP-FedAvg's, whose plan no cell of the study has."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "studies").mkdir()
-    (tmp_path / "studies/mine.py").write_text(MINE)
+    (tmp_path / "studies/mine.py").write_text(TABLES["MINE"])
     asked = yaml.safe_load((ROOT / "docs/examples/easgd.yaml").read_text())
     asked["methods"] = [{"name": "mine.py:mine"}]
     (tmp_path / "studies/ours.yaml").write_text(yaml.safe_dump(asked))
@@ -247,19 +227,12 @@ def test_no_sentence_about_certified_models_names_it_and_one_more_compares_it(st
 
 
 def test_hooks_given_to_python_are_unreviewed_and_named_methods_are_not():
-    rng = np.random.default_rng(0)
-    clients = [(rng.normal(size=(6, 3)).astype(np.float32), np.arange(6) % 2) for _ in range(3)]
-    training = Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
-    bare = {"model": Model("mlp", (2,)), "training": training}
-    asked = bare | {"privacy": Privacy(epsilon=8.0, delta=1e-3, clip_norm=0.5), "classes": 2}
-    named = pflpipe.train("dp_fedavg", clients, **asked).ledger
-    own = pflpipe.train(registry.info("dp_fedavg").factory(), clients, **asked).ledger
+    named, own = (train(method).ledger for method in ("dp_fedavg", OWN))
     assert (named.claim, own.claim) == ("certified", "unreviewed")
     assert own.epsilon_central == named.epsilon_central
     words = "pflpipe's developers have not reviewed the method of your own: "
     assert own.warnings[0].startswith(words)
-    open_ = pflpipe.train(registry.info("local_only").factory(), clients, **bare).ledger
-    assert open_.claim == "none"
+    assert train(registry.info("local_only").factory(), privacy=None).ledger.claim == "none"
 
 
 def test_its_card_says_the_word():
@@ -376,8 +349,3 @@ def test_tables_and_figures_of_attacks_have_the_word_with_its_name(study, result
     labels = [one.setting.label for one in attacks.attacked("one_run", study, results)]
     assert labels.count("easgd (unreviewed)") == 2
     assert labels.count("dp_fedavg") == 2
-
-
-def test_the_example_study_has_the_word():
-    claims = {(c.method, c.claim) for c in load_study("easgd", "docs/examples").cells}
-    assert claims == {("dp_fedavg", "certified"), ("easgd", "unreviewed")}
