@@ -11,27 +11,14 @@ import pytest
 import safetensors.numpy
 
 import malformed
+import tabled
 from called import called
 from pflpipe import options
 from pflpipe.cells import Model
 from pflpipe.learning import architectures
 from pflpipe.methods import registry
 
-ANSWERS = """
-import json, os, sys
-from pflpipe.errors import PflpipeError
-from pflpipe.study import config
-from pflpipe.study.check import validate
-
-answers = []
-for folder in sys.argv[1:]:
-    os.chdir(folder)
-    try:
-        answers.append([str(outline) for outline in validate(config.load()).values()])
-    except PflpipeError as error:
-        answers.append(str(error))
-print(json.dumps({"answers": answers, "torch": "torch" in sys.modules}))
-"""
+TABLES = tabled.table("test_without_torch")
 
 
 def _starts_at_a_file(folder: Path) -> None:
@@ -53,26 +40,10 @@ def test_validation_says_without_torch_what_it_says_with_it(tmp_path):
     folders = [str(tmp_path / name) for name in cases]
     without, with_torch = (
         json.loads(called(sys.executable, "-c", program, *folders, folder=tmp_path).stdout)
-        for program in (ANSWERS, f"import torch\n{ANSWERS}")
+        for program in (TABLES["ANSWERS"], f"import torch\n{TABLES['ANSWERS']}")
     )
     assert without["answers"] == with_torch["answers"]
     assert (without["torch"], with_torch["torch"]) == (False, True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["validate", "methods", "methods feddpa fedpac", "studies"])
-def test_commands_that_read_declarations_do_not_import_torch(command, tmp_path):
-    malformed.write_good(tmp_path)
-    program = """
-import sys
-from pflpipe.pipeline import cli
-try:
-    cli.main()
-finally:
-    print("torch" in sys.modules)
-"""
-    printed = called(sys.executable, "-c", program, *command.split(), folder=tmp_path).stdout
-    assert printed.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize("name", registry.NAMES)
@@ -89,11 +60,4 @@ def test_what_the_syntax_tree_says_of_a_method_is_what_python_says(name):
 
 
 def test_privacy_is_counted_without_torch():
-    program = """
-import sys
-import pflpipe
-request = pflpipe.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, clip_quantile=0.5)
-plan = pflpipe.make_plan(request, rounds=2, sample_rate=0.5, clients=100)
-print(pflpipe.epsilon(plan, 1e-5) <= 2.0, "torch" in sys.modules)
-"""
-    assert called(sys.executable, "-c", program).stdout.split() == ["True", "False"]
+    assert called(sys.executable, "-c", TABLES["COUNTED"]).stdout.split() == ["True", "False"]
