@@ -7,16 +7,11 @@ import json
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.files import canonical_json
 
-CELL = Cell(
-    "digits",
-    Partition("dirichlet", 10, alpha=0.5),
-    Model("mlp", (8, 4)),
-    Training(3, 1, 4, "sgd", 0.1, augment=("flip",)),
-    Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0),
-    "feddpa",
-    {"tau": 0.3},
-    departures=("data_size_weights",),
-)
+DEALT, TRAINING = Partition("dirichlet", 10, alpha=0.5), Training(3, 1, 4, "sgd", 0.1)
+FLIPPED = dataclasses.replace(TRAINING, augment=("flip",))
+NOISE = Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0)
+CELL = Cell("digits", DEALT, Model("mlp", (8, 4)), FLIPPED, NOISE, "feddpa", {"tau": 0.3})
+CELL = dataclasses.replace(CELL, departures=("data_size_weights",))
 
 
 def test_plain_values_are_those_of_every_field_and_make_the_same_cell_again():

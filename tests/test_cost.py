@@ -67,7 +67,6 @@ def test_the_cost_of_a_study_is_training_and_the_measured_rates():
     outline = load_outline("quickstart", ROOT / "studies")
     runs = catalog.runs(outline).values()
     training = catalog.total(runs, describe)
-    assert training is not None
     head, *ways = forecast.costs("quickstart", config.load(ROOT / "config.yaml"), cluster=True)
     assert head.startswith(f"quickstart: {len(runs):,} runs; {23.1 * len(runs):,.0f} files")
     methods = len({cell.method for cell in runs})
@@ -119,7 +118,6 @@ def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu():
     known = list(forecast.costs("feddpa_table4", settings, cluster=True))[-1]
     cells = catalog.runs(load_outline("feddpa_table4", ROOT / "studies")).values()
     seconds = catalog.total(cells, describe)
-    assert seconds is not None
     # the network of all its runs trains 2,000 images a second on a CPU, 22,000 on a GPU
     hours = f"about {seconds / 11 / 3600:.3g} GPU-hours of training on an NVIDIA H100"
     assert known == f"GPUs: 2 for each job that trains or tests; {hours}"

@@ -17,14 +17,10 @@ from pflpipe.study.load import load_study
 from pflpipe.study.plans import plan_of
 
 LAPLACE = Privacy("laplace", epsilon=2.0, delta=0.02, clip_norm=1.0)
-FEDDPA = Cell(
-    dataset="femnist",
-    partition=Partition("natural", clients=50),
-    model=Model("mlp", (4,)),
-    training=Training(rounds=30, local_epochs=3, batch_size=16, optimizer="sgd", lr=0.1),
-    privacy=dataclasses.replace(LAPLACE, mechanism="gaussian"),
-    method="feddpa",
-)
+GAUSSIAN = dataclasses.replace(LAPLACE, mechanism="gaussian")
+TRAINING = Training(rounds=30, local_epochs=3, batch_size=16, optimizer="sgd", lr=0.1)
+PEOPLE = Partition("natural", clients=50)
+FEDDPA = Cell("femnist", PEOPLE, Model("mlp", (4,)), TRAINING, GAUSSIAN, "feddpa")
 SIZES = np.full(50, 198)  # 9,900 examples
 
 

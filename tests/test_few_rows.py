@@ -86,16 +86,10 @@ def usual(method):
 def few(method, network, backend, hyperparameters=None, *, loss="cross_entropy", **training):
     """Two rounds of the four clients."""
     model, shape = NETWORKS[network]
-    world = simulation(
-        method,
-        hyperparameters,
-        plan=plan(rounds=2) if registry.info(method).about.private else open_plan(rounds=2),
-        backend=backend,
-        sizes=SIZES,
-        model=None if model.name in PIXELS else model,
-        shape=shape,
-        **{"local_epochs": 1, "lr": 0.01, "loss": loss} | training,
-    )
+    rule = (plan if registry.info(method).about.private else open_plan)(rounds=2)
+    settings = {"local_epochs": 1, "lr": 0.01, "loss": loss} | training
+    settings |= {"sizes": SIZES, "shape": shape, "model": None if model.name in PIXELS else model}
+    world = simulation(method, hyperparameters, plan=rule, backend=backend, **settings)
     y, kind = world.train.y.clone(), losses.find(loss)
     y[world.split.train[ONE_CLASS]] = 0
     y = y.double() if kind.numbers else y.clamp(max=1 if kind.one_logit else classes(method) - 1)
@@ -133,10 +127,11 @@ def messages(world):
 
 def assert_trains(method, network, hyperparameters=None, **training):
     """Train in a loop, and under vmap with the same messages."""
-    first, *others = (
-        messages(few(method, network, backend, hyperparameters, **training))
-        for backend in backends(network)
-    )
+
+    def sent(backend):
+        return messages(few(method, network, backend, hyperparameters, **training))
+
+    first, *others = map(sent, backends(network))
     for other in others:
         assert_equal(other, first, 1e-9)
 

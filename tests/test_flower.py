@@ -76,6 +76,26 @@ def app(request, tmp_path, digits):
     return folder, rounds.run(alone, rounds.start(alone))
 
 
+def assert_accepted(file):
+    """Hold that nothing in a certificate is refuted."""
+    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
+
+
+def released(folder):
+    """Return the end of the run of an app whose certificate is accepted."""
+    (file,) = folder.glob("server/results/tables/*.certificate.json")
+    assert_accepted(file)
+    (state,) = folder.glob("server/results/runs/*/state.pt")
+    return torch.load(state, weights_only=True)
+
+
+def assert_released(folder, alone, tolerance=1e-6):
+    """Hold that an app ended as the simulated run did."""
+    saved = released(folder)
+    assert_equal(alone.params, saved["params"], tolerance)
+    assert_equal(alone.server, saved["server"], tolerance)
+
+
 def nodes_of(folder):
     """Return client -> the device that has it."""
     places = sorted((folder / "nodes").iterdir())
@@ -96,8 +116,9 @@ def test_the_run_of_the_folders_is_that_of_the_study_and_its_certificate_is_acce
     assert_equal(alone.server, server.progress.server, 1e-6)
     file = flower.finish(cell, server, folder / "server")
     results, pins = folder / "server" / "results", folder / "server" / "pins"
-    for found in (settled.findings(file), certificate.findings(file, results, pins)):
-        assert [one for one in found if one.verdict == REFUTED] == []
+    assert_accepted(file)
+    found = certificate.findings(file, results, pins)
+    assert [one for one in found if one.verdict == REFUTED] == []
     (row,) = files.read_json(file)["rows"]
     assert (row["claim"], row["counted"]["rounds"]) == ("certified", 3)
     assert row["epsilons"]["central"] == pytest.approx(8, abs=0.01)
@@ -116,9 +137,7 @@ def test_the_server_has_no_rows_and_a_node_has_those_of_its_clients_alone(app, d
     folder, _ = app
     everything = datasets.load_arrays(digits / "digits.npz").train_images
     assert not datasets.load_arrays(folder / "server" / "examples.npz").train_images.any()
-    held = [
-        datasets.load_arrays(file) for file in sorted((folder / "nodes").glob("*/examples.npz"))
-    ]
+    held = map(datasets.load_arrays, sorted((folder / "nodes").glob("*/examples.npz")))
     places = [{one.tobytes() for one in part.train_images[1:]} for part in held]
     assert not places[0] & places[1]
     assert set().union(*places) <= {one.tobytes() for one in everything}
@@ -211,10 +230,8 @@ def run_app(folder, monkeypatch, lost=()):
 def test_the_run_of_an_app_whose_node_is_lost_keeps_its_plan(app, monkeypatch):
     folder, alone = app
     run_app(folder, monkeypatch, {("train", 100)})
-    (file,) = folder.glob("server/results/tables/*.certificate.json")
-    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
-    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
-    assert not torch.equal(saved["params"]["fc1.weight"], alone.params["fc1.weight"])
+    weights = released(folder)["params"]["fc1.weight"]
+    assert not torch.equal(weights, alone.params["fc1.weight"])
     assert not list(folder.glob("nodes/0/states/*/?.pt"))
     assert list(folder.glob("nodes/1/states/*/?.pt"))
 
@@ -223,20 +240,12 @@ def test_the_run_of_an_app_whose_node_is_lost_keeps_its_plan(app, monkeypatch):
 def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal(app, monkeypatch):
     folder, alone = app
     grid = run_app(folder, monkeypatch)
-    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
-    assert_equal(alone.params, saved["params"], 1e-6)
-    assert_equal(alone.server, saved["server"], 1e-6)
+    assert_released(folder, alone)
     # No message has a tensor of a client's state or of its personal model, nor a row.
-    sent = {
-        array.numpy().tobytes()
-        for message in grid.messages
-        for record in message.content.array_records.values()
-        for array in record.values()
-    }
+    sent = bits_of(values_of(grid.messages, "array_records"))
     assert sent
     _, world = remote.read(folder / "nodes" / "0")
-    initial = {value.numpy().tobytes() for value in rounds.start(world).params.values()}
-    released = {value.numpy().tobytes() for value in alone.params.values()}
+    known = bits_of([*rounds.start(world).params.values(), *alone.params.values()])
     kept = [torch.load(file, weights_only=True) for file in folder.glob("nodes/*/states/*/*.pt")]
     trees = [one for one in kept if "round" not in one]
     assert len(trees) == 12
@@ -244,26 +253,25 @@ def test_the_apps_strategy_and_client_release_the_same_and_send_nothing_personal
     if world.name != "dp_scaffold":
         trees += [one["state"] for one in kept if "round" in one]
     for tree in trees:
-        personal = {value.numpy().tobytes() for value in tree.values() if value.any()}
-        assert not (personal - initial - released) & sent
+        assert not (bits_of(filter(torch.any, tree.values())) - known) & sent
+
+
+def bits_of(tensors):
+    return {one.numpy().tobytes() for one in tensors}
+
+
+def values_of(messages, kind):
+    """Return what stands in the records of this kind of the messages."""
+    records = [one for message in messages for one in getattr(message.content, kind).values()]
+    return [value for record in records for value in record.values()]
 
 
 def text_of(messages):
     """Return all bytes that the messages have."""
-    values = [
-        value
-        for message in messages
-        for record in message.content.config_records.values()
-        for value in record.values()
-    ]
-    parts = [one for value in values for one in (value if isinstance(value, list) else [value])]
-    arrays = [
-        array.data
-        for message in messages
-        for record in message.content.array_records.values()
-        for array in record.values()
-    ]
-    return b" ".join([*arrays, *(one for one in parts if isinstance(one, bytes))])
+    parts = [array.data for array in values_of(messages, "array_records")]
+    for value in values_of(messages, "config_records"):
+        parts += value if isinstance(value, list) else [value]
+    return b" ".join(one for one in parts if isinstance(one, bytes))
 
 
 COLLECT = "collect_masked_vectors 2"
@@ -281,15 +289,13 @@ def test_secagg_shows_the_server_the_simulated_sum_to_the_bit_and_no_vector_of_a
     assert len(absent) == (lost not in ("", "unmask 2"))
     alone = secure_sums.simulated(alone, absent)
     alone = rounds.run(alone, rounds.start(alone))
-    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
-    assert_equal(alone.params, saved["params"], 0)
+    assert_released(folder, alone, 0)
     sent = text_of(grid.messages)
     assert alone.params["fc1.weight"].numpy().tobytes() in sent, "the release is sent in clear"
     for share in shares.values():
         for form in (share[""], share[""].int(), share[""] - (2**20 - 1) / 2, share[""].double()):
             assert form[:4].numpy().tobytes() not in sent
     (file,) = folder.glob("server/results/tables/*.certificate.json")
-    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
     (row,) = files.read_json(file)["rows"]
     assert (row["claim"], row["trust"]) == ("certified", "secure_aggregation")
 
@@ -363,9 +369,7 @@ def test_the_app_releases_the_same_in_flowers_own_simulation(app, simulate):
     folder, alone = app
     said = simulate(folder).stdout
     assert "certificate: " in said, said
-    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
-    assert_equal(alone.params, saved["params"], 1e-6)
-    assert_equal(alone.server, saved["server"], 1e-6)
+    assert_released(folder, alone)
 
 
 @pytest.mark.pipeline
@@ -374,8 +378,7 @@ def test_secagg_runs_in_flowers_own_simulation(app, simulate):
     folder, _ = app
     said = simulate(folder).stdout
     assert said.count("'drawn': 5, 'answered': 5") == 3, said
-    (file,) = folder.glob("server/results/tables/*.certificate.json")
-    assert [one for one in settled.findings(file) if one.verdict == REFUTED] == []
+    assert released(folder)
 
 
 # ---------------------------------------------------------------- with pfl
@@ -392,11 +395,7 @@ def test_pfls_simulated_backend_releases_the_same(app, request):
         assert 0 in [row["participants"] for row in alone.rows]
     file = Path(__file__).parents[1] / "docs/examples/pfl_run.py"
     program(file).main(folder)
-    saved = torch.load(next(folder.glob("server/results/runs/*/state.pt")), weights_only=True)
-    assert_equal(alone.params, saved["params"], 1e-6)
-    assert_equal(alone.server, saved["server"], 1e-6)
-    (certificate,) = folder.glob("server/results/tables/*.certificate.json")
-    assert [one for one in settled.findings(certificate) if one.verdict == REFUTED] == []
+    assert_released(folder, alone)
     again = subprocess.run([sys.executable, file, folder], capture_output=True, text=True)
     assert again.returncode == 2
     (line,) = again.stderr.splitlines()

@@ -1,7 +1,6 @@
 """The forecast's numbers follow from plan and message."""
 
 import math
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ import malformed
 import pflpipe
 import tabled
 from pflpipe.errors import ConfigError
-from pflpipe.pipeline import cli
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.study import forecast
@@ -72,10 +70,7 @@ def test_noise_has_the_length_that_is_planned(study):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("clients", "rate", "rounds", "sent", "length"),
-    [(100, 0.1, 100, 343_946, 132), (669, 0.2, 20, 3_250, 0.92), (3200, 0.1, 60, 1_080, 0.19)],
-)
+@pytest.mark.parametrize(("clients", "rate", "rounds", "sent", "length"), TABLES["LENGTHS"])
 def test_noise_at_epsilon_2_is_far_too_long_for_ten_clients_and_short_for_320(
     clients, rate, rounds, sent, length
 ):
@@ -112,30 +107,20 @@ def test_the_multiplier_of_the_warning_is_about_that_of_the_accountant(epsilon, 
     assert rough == pytest.approx(exact, rel=0.25 if rate < 1 else 1e-4)
 
 
-def printed(monkeypatch, capsys, *words: str) -> list[str]:
-    monkeypatch.setattr(sys, "argv", ["pflpipe", *words])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert not stopped.value.code
-    return capsys.readouterr().out.splitlines()
-
-
-def test_validate_warns_in_one_line_where_noise_hides_everything(study, monkeypatch, capsys):
+def test_validate_warns_in_one_line_where_noise_hides_everything(study, ran):
     study()
-    assert len(printed(monkeypatch, capsys, "validate")) == 1
+    assert ran("validate").out.count("\n") == 1
     study(partition={"kind": "iid", "clients": 2}, allow_large_delta=True)
-    checked, warning = printed(monkeypatch, capsys, "validate")
+    checked, warning = ran("validate").out.splitlines()
     assert checked.endswith("ok")
     length = pflpipe.forecast("small")[0]["noise_length"]
     said = f"warning: small: dp_fedavg at ε = 2: the noise is about {length:,.0f} "
     assert warning.startswith(said)
 
 
-def test_the_table_has_a_line_for_every_entry_and_says_what_its_columns_are(
-    study, monkeypatch, capsys
-):
+def test_the_table_has_a_line_for_every_entry_and_says_what_its_columns_are(study, ran):
     study()
-    heading, *entries, foot = printed(monkeypatch, capsys, "plan", "small")
+    heading, *entries, foot = ran("plan", "small").out.splitlines()
     assert [line.split()[0] for line in entries] == ["dp_fedavg", "fedper"]
     assert heading.split("  ")[-1].strip() == "min"
     assert "noise/C:" in foot

@@ -28,20 +28,15 @@ from pflpipe.study.load import load_outline
 from pflpipe.study.plans import START, plan_of
 from pflpipe.study.settings import model_name
 
+TABLES = tabled.table("test_initial")
 SHAPES = {"fc1.weight": (8, 64), "fc1.bias": (8,), "head.weight": (10, 8), "head.bias": (10,)}
-CELL = Cell(
-    dataset="digits",
-    partition=Partition("iid", 5),
-    model=Model("mlp", (8,)),
-    training=Training(2, 1, 0, "sgd", 1.0),
-    privacy=Privacy("gaussian", epsilon=8, delta=1e-3, clip_norm=1.0),
-    method="dp_fedavg",
-)
+NOISE = Privacy("gaussian", epsilon=8, delta=1e-3, clip_norm=1.0)
+TRAINING = Training(2, 1, 0, "sgd", 1.0)
+CELL = Cell("digits", Partition("iid", 5), Model("mlp", (8,)), TRAINING, NOISE, "dp_fedavg")
 
 
 @pytest.fixture(autouse=True)
-def _in_a_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def _studies(in_a_folder):
     Path("studies").mkdir()
 
 
@@ -75,18 +70,13 @@ def test_a_network_starts_at_the_weights_of_the_file_whatever_the_seed(dtype):
 
 
 def test_a_module_of_the_user_is_saved_and_started_under_its_own_names():
-    Path("net.py").write_text(
-        "from torch import nn\n\n\ndef net(image_shape, classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.LayerNorm(6), nn.ReLU(),"
-        " nn.Linear(6, classes))\n"
-    )
+    Path("net.py").write_text(TABLES["NET"])
     made = pflpipe.code.user_files.load("net.py:net")((1, 8, 8), 10)
     safetensors.torch.save_file(made.state_dict(), "start.safetensors")
     model = initial.with_digest(Model("net.py:net", init="start.safetensors"))
     found = networks.build(model, (8, 8, 1), 10).init(torch.Generator())
-    assert list(found) == [
-        *("1.weight", "1.bias", "norm_2.weight", "norm_2.bias", "head.weight", "head.bias")
-    ]
+    norm, head = ("norm_2.weight", "norm_2.bias"), ("head.weight", "head.bias")
+    assert list(found) == ["1.weight", "1.bias", *norm, *head]
     for value, (name, wanted) in zip(found.values(), made.state_dict().items(), strict=True):
         assert value.equal(wanted), name
 
@@ -148,12 +138,6 @@ def test_the_ledger_of_a_private_run_says_that_the_start_is_the_studys_word():
     assert plan_of(replace(cell, privacy=Privacy())).ledger.warnings == ()
 
 
-def bad(name: str, value: float) -> dict[str, np.ndarray]:
-    array = np.zeros(SHAPES[name], np.float32)
-    array.flat[-1] = value
-    return {name: array}
-
-
 def assert_refused(message: str, **model: object) -> None:
     """One line is the error with which a study is refused whose network starts at the file."""
     study(**model)
@@ -163,37 +147,13 @@ def assert_refused(message: str, **model: object) -> None:
     assert "\n" not in str(found.value)
 
 
-REFUSED = {
-    "a parameter that is missing": ({"fc1.bias": None}, "fc1.bias; got 'no such tensor'; .*F32"),
-    "a tensor too many": (
-        {"fc2.bias": np.zeros(8, np.float32)},
-        r"fc2.bias; got 'F32 \[8\]'; expected only the parameters of model mlp",
-    ),
-    "another shape": (
-        {"head.weight": np.zeros((8, 10), np.float32)},
-        r"head.weight; got 'F32 \[8, 10\]'; expected F32 \[10, 8\]",
-    ),
-    "another dtype": ({"fc1.bias": np.zeros(8, np.float16)}, r"fc1.bias; got 'F16 \[8\]'"),
-    "NaN": (bad("head.bias", np.nan), "head.bias; got 'NaN or infinity'; expected finite"),
-    "infinity": (bad("fc1.weight", -np.inf), "fc1.weight; got 'NaN or infinity'"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_file_that_is_not_the_networks_is_one_line_before_any_job(case):
-    changes, message = REFUSED[case]
-    stored(**changes)
+@pytest.mark.parametrize(("changes", "message"), TABLES["REFUSED"].values(), ids=TABLES["REFUSED"])
+def test_a_file_that_is_not_the_networks_is_one_line_before_any_job(changes, message):
+    stored(**malformed.arrays_of(changes))
     assert_refused(f"start.safetensors: {message}")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "model.init; got 'start.safetensors'; expected a safetensors file; No such file"),
-        (b"", "start.safetensors; got .*header.*; expected a safetensors file"),
-        (b"\x80\x05cbuiltins\nexec\n.", "start.safetensors; got .*; expected a safetensors file"),
-    ],
-)
+@pytest.mark.parametrize(("content", "message"), TABLES["OTHER_KINDS"])
 def test_a_file_of_another_kind_is_one_line(content, message):
     if content is not None:
         Path("start.safetensors").write_bytes(content)
@@ -236,7 +196,7 @@ def test_frozen_layers_stay_as_the_file_has_them_and_are_neither_trained_nor_sen
     assert torch.equal(again.predict(people[0][0]), found.predict(people[0][0]))
 
 
-@pytest.mark.parametrize(("model", "message"), tabled.table("test_initial")["UNFREEZABLE"])
+@pytest.mark.parametrize(("model", "message"), TABLES["UNFREEZABLE"])
 def test_what_cannot_be_frozen_is_one_line(model, message):
     stored()
     assert_refused(message, **model)

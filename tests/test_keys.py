@@ -30,15 +30,11 @@ TABLES = tabled.table("test_keys")
 
 torch.set_num_threads(1)
 ROOT = Path(__file__).resolve().parent.parent
-CELL = cells.Cell(
-    "digits",
-    cells.Partition("dirichlet", 10, alpha=0.5),
-    cells.Model("mlp", (8,)),
-    cells.Training(3, 1, 4, "sgd", 0.1),
-    cells.Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0),
-    "pmtl_ft",
-    registry.check_hyperparameters("pmtl_ft", {}),
-)
+NOISE = cells.Privacy("gaussian", epsilon=2.0, delta=1e-3, clip_norm=1.0)
+DEALT, MLP = cells.Partition("dirichlet", 10, alpha=0.5), cells.Model("mlp", (8,))
+DEFAULTS = registry.check_hyperparameters("pmtl_ft", {})
+TRAINING = cells.Training(3, 1, 4, "sgd", 0.1)
+CELL = cells.Cell("digits", DEALT, MLP, TRAINING, NOISE, "pmtl_ft", DEFAULTS)
 OTHER = TABLES["OTHER"]
 """Another value of every field that training reads; how it is tested along the way is nothing that
 it does."""
@@ -92,19 +88,9 @@ def test_no_method_has_the_key_of_another_one_but_those_that_train_alike():
     assert len(set(keys.values())) == len(NAMES) - 2
 
 
-SAME = {
-    "profile": {"profile": "paper"},
-    "official code": {"profile": "paper", "official_code": True},
-    "head epochs after training": {"hyperparameters": CELL.hyperparameters | {"head_epochs": 3}},
-    "learning rate after training": {"hyperparameters": CELL.hyperparameters | {"head_lr": 0.5}},
-    "defaults left out": {"hyperparameters": {}},
-    "some defaults left out": {"hyperparameters": {"weight": 1.0}},
-}
-
-
-@pytest.mark.parametrize("change", SAME)
-def test_what_training_does_not_read_changes_neither_key_nor_id(change):
-    assert named(replace(CELL, **SAME[change])) == named(CELL)
+@pytest.mark.parametrize("changes", TABLES["SAME"].values(), ids=TABLES["SAME"])
+def test_what_training_does_not_read_changes_neither_key_nor_id(changes):
+    assert named(replace(CELL, **changes)) == named(CELL)
 
 
 @pytest.mark.parametrize("method", NAMES)
@@ -115,10 +101,7 @@ def test_a_default_is_the_same_whether_it_is_written_down_or_not(method):
     assert registry.trained(short) == registry.trained(full)
 
 
-@pytest.mark.parametrize(
-    ("method", "values", "key", "cell"),
-    TABLES["other defaults rename no run that was trained before"],
-)
+@pytest.mark.parametrize(("method", "values", "key", "cell"), TABLES["TRAINED_BEFORE"])
 def test_other_defaults_rename_no_run_that_was_trained_before(method, values, key, cell):
     # Recorded when the defaults were the values that are written here, and studies wrote out
     # rho 0.05 and weight 0.1.
@@ -155,13 +138,8 @@ def test_accuracies_along_the_way_need_a_folder_of_their_own_and_are_of_the_same
     every = changed("training", evaluate_every=2)
     assert registry.key(every) == registry.key(CELL)
     assert registry.run_id(every) != registry.run_id(CELL)
-    tested = [
-        every,
-        with_hyperparameters(every, head_epochs=3),
-        changed("training", evaluate_every=3),
-        changed("training", evaluate_every=2, evaluate_clients=3),
-        changed("training", evaluate_every=2, evaluate_personal=False),
-    ]
+    tested = [changed("training", **values) for values in TABLES["TESTED"]]
+    tested += [every, with_hyperparameters(every, head_epochs=3)]
     assert {registry.key(cell) for cell in tested} == {registry.key(CELL)}
     for nothing in ({"evaluate_clients": 3}, {"evaluate_personal": False}):
         assert registry.run_id(changed("training", **nothing)) == registry.run_id(CELL)

@@ -101,17 +101,14 @@ def test_each_row_has_the_principal_components_of_its_items_text(answers, monkey
     np.testing.assert_array_equal(datasets.load_arrays(again).train_images, found.train_images)
 
 
-GAP = [*LINES[:3], " ", *LINES[4:]]
+NO_FILE = r"features.file .*none.txt; got .*; expected a text with one line for each item"
+REFUSED = [
+    (LINES[:19], "texts.txt; got '19 lines'; expected at least 20, one for each item"),
+    ([*LINES[:3], " ", *LINES[4:]], "texts.txt: line 4; got 'no text'; expected that of an item"),
+]
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (LINES[:19], "texts.txt; got '19 lines'; expected at least 20, one for each item"),
-        (GAP, "texts.txt: line 4; got 'no text'; expected that of an item"),
-        (None, r"features.file .*none.txt; got .*; expected a text with one line for each item"),
-    ],
-)
+@pytest.mark.parametrize(("lines", "message"), [*REFUSED, (None, NO_FILE)])
 def test_texts_that_do_not_fit_the_items_are_refused_in_one_line(lines, message, answers):
     given = Features("text", file=str(answers.parent / "none.txt"))
     wanted = given if lines is None else block(answers.parent, lines)

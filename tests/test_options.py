@@ -93,9 +93,6 @@ def test_an_option_with_a_default_needs_no_other_file():
     assert options.schema(WiderModel)["properties"]["dropout"]["default"] == 0.0
     blocks = ({"name": "mlp", "hidden": [4], "dropout": dropout} for dropout in (0.0, 0.5))
     rows = [Row(cell(options.build(WiderModel, block))) for block in blocks]
-    plain = cell(Model("mlp", (4,)))
-    assert rows[0].cell.id == plain.id, "nothing is renamed"
-    assert rows[1].cell.id != plain.id
     (facet,) = {tuple(s.facet) for s in settings.layout(Study("s", "", "", tuple(rows))).settings}
     assert facet == ("model",)
     assert settings.model_name(rows[1].cell) == "mlp-4-dropout 0.5"

@@ -98,9 +98,10 @@ def test_plan_script_reads_from_the_data_whether_classes_are_declared_and_what_i
     assert "test rows are copies of training rows: leave out copies" in warnings
 
 
-@pytest.mark.parametrize(
-    ("model", "tensors", "layers"), [(Model("mlp", (4, 4)), 6, 3), (Model("cnn_cifar"), 12, 6)]
-)
+OF_MODELS = [(Model("mlp", (4, 4)), 6, 3), (Model("cnn_cifar"), 12, 6)]
+
+
+@pytest.mark.parametrize(("model", "tensors", "layers"), OF_MODELS)
 def test_names_of_parameters_depend_on_the_model_alone(model, tensors, layers):
     names = architectures.parameter_names(model)
     assert (len(names), len(trees.layers(names))) == (tensors, layers)

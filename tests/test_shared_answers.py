@@ -7,17 +7,8 @@ import pandas as pd
 import pytest
 
 import shared_answers
+import tabled
 from pflpipe.study.config import load
-
-TABLE = """dataset,method,epsilon_target,seed,personal_own
-spi_0,fedrep,2,0,60
-spi_0,fedrep,2,1,61
-spi_0,local_only,,0,50
-spi_50,fedrep,2,0,70
-spi_50,local_only,,0,51
-spi_100,fedrep,2,0,80
-spi_100,local_only,,0,52
-"""
 
 
 @pytest.mark.parametrize("share", shared_answers.SHARES)
@@ -45,7 +36,7 @@ def test_the_study_is_one_that_pflpipe_reads_and_its_points_are_means_over_seeds
         items = made["train_images"][:, 0].astype(int)
         assert np.array_equal(made["train_labels"], answers[made["train_users"], items] >= 4)
     Path("results/tables").mkdir(parents=True)
-    Path("results/tables/shared_answers.csv").write_text(TABLE)
+    Path("results/tables/shared_answers.csv").write_text(tabled.table("test_shared_answers"))
     found = pd.DataFrame(shared_answers.points(Path()))
     assert found["fedrep"].tolist() == [60.5, 70, 80]
     assert found["local_only"].tolist() == [50, 51, 52]

@@ -15,26 +15,21 @@ from scipy import stats
 
 import fake_results
 from fake_results import BASE
-from pflpipe import json_records
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.files import read_json, write_json
 from pflpipe.pipeline.mlflow_runs import of_study
 from pflpipe.privacy.accounting import epsilon, epsilon_of_group, make_plan
-from pflpipe.privacy.ledger import DEALT, Planned, effective_plan
+from pflpipe.privacy.ledger import DEALT, effective_plan
 from pflpipe.report import comparison, ledger_page, sentences, tables, tidy
 from pflpipe.report.figures import kinds as figures
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Drawing
 
 ROOT = Path(__file__).resolve().parents[1]
-CELL = Cell(
-    "mine",
-    Partition("dirichlet", 20, alpha=0.3, users="ignored", max_clients_per_user=3),
-    Model("mlp", (4,)),
-    Training(10, 1, 0, "sgd", 0.3),
-    Privacy("gaussian", noise_multiplier=4.0, delta=1e-3, clip_norm=1.0),
-    "dp_fedavg",
-)
+DEALT_WISH = Partition("dirichlet", 20, alpha=0.3, users="ignored", max_clients_per_user=3)
+TRAINING = Training(10, 1, 0, "sgd", 0.3)
+NOISE = Privacy("gaussian", noise_multiplier=4.0, delta=1e-3, clip_norm=1.0)
+CELL = Cell("mine", DEALT_WISH, Model("mlp", (4,)), TRAINING, NOISE, "dp_fedavg")
 
 
 def changed(most: int | None = 3, **training: object) -> Cell:
@@ -96,11 +91,11 @@ def test_no_pair_of_neighbouring_sums_costs_more_than_the_bound_of_its_group(mec
     assert (delta(bound * 0.99) > 1e-3) == is_tight
 
 
-@pytest.mark.parametrize(
-    "cell",
-    [changed(groups=5), with_privacy(changed(), band=4), with_privacy(changed(), buffers=2)],
-    ids=["groups", "band", "buffers"],
-)
+IN_TURN = {"groups": changed(groups=5), "band": with_privacy(changed(), band=4)}
+IN_TURN["buffers"] = with_privacy(changed(), buffers=2)
+
+
+@pytest.mark.parametrize("cell", IN_TURN.values(), ids=IN_TURN)
 def test_with_cohorts_in_turn_and_correlated_noise_sensitivities_of_a_person_add_up(cell):
     planned = plan_of(cell)
     single = effective_plan(planned.plan, ())
@@ -157,12 +152,6 @@ def test_plans_and_ids_of_other_studies_stay_as_they_are():
         assert plan_of(cell.accounted).ledger == plan_of(cell).ledger
 
 
-def test_a_plan_survives_its_file(tmp_path):
-    planned = plan_of(changed(None), unit="patient")
-    (tmp_path / "plan.json").write_text(json.dumps(json_records.to_json(planned)))
-    assert json_records.load(Planned, tmp_path / "plan.json") == planned
-
-
 def test_a_word_of_ones_own_is_the_unit_where_users_are_clients():
     natural = replace(CELL, partition=Partition("natural", 20))
     assert plan_of(natural).ledger.unit == "user"
@@ -173,19 +162,17 @@ def test_a_word_of_ones_own_is_the_unit_where_users_are_clients():
 # ---------------------------------------------------------------- pages
 
 
-@pytest.fixture(scope="module", params=[3, None], ids=["at most 3 clients", "any number"])
+@pytest.fixture(scope="module", params=[(3, "at most 3", 6), (None, "any number of", 200)], ids=str)
 def dealt(request, tmp_path_factory):
     """A study whose rows were dealt, its results and its table."""
-    said = {"users": "ignored", "max_clients_per_user": request.param}
+    most, many, person = request.param
+    said = {"users": "ignored", "max_clients_per_user": most}
     base = replace(BASE, partition=replace(BASE.partition, **said))
     study = fake_results.study(methods=("local_only", "fedavg", "dp_fedavg"), base=base)
     folder = tmp_path_factory.mktemp("dealt")
     results = fake_results.write(study, folder)
-    words = {
-        3: "lie with at most 3 clients, and ε = 2 of a client is 6 of one person (δ = 0.001)",
-        None: "lie with any number of clients, and ε = 2 of a client is 200 of one person",
-    }
-    return study, folder, tidy.stored(study, results), words[request.param]
+    words = f"lie with {many} clients, and ε = 2 of a client is {person} of one person (δ = 0.001)"
+    return study, folder, tidy.stored(study, results), words
 
 
 UNIT = "The unit is one dealt client with all rows, and no person: the rows of one person "
