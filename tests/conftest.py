@@ -22,9 +22,8 @@ sys.dont_write_bytecode = False
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--long", action="store_true", help="faults and clusters as often as a night has time for"
-    )
+    often = "faults and clusters as often as a night has time for"
+    parser.addoption("--long", action="store_true", help=often)
     parser.addoption("--renew", action="store_true", help="write docs/reliability.csv")
 
 

@@ -57,10 +57,8 @@ def of_schema(
 def _object(rules: dict[str, Any], *context: Any) -> st.SearchStrategy[Any]:
     known = {name: of_schema(rule, *context) for name, rule in rules.get("properties", {}).items()}
     required = set(rules.get("required", ()))
-    fixed = st.fixed_dictionaries(
-        {name: known[name] for name in known if name in required},
-        optional={name: known[name] for name in known if name not in required},
-    )
+    others = {name: known[name] for name in known if name not in required}
+    fixed = st.fixed_dictionaries({n: known[n] for n in known if n in required}, optional=others)
     more = rules.get("additionalProperties")
     if not isinstance(more, dict):
         return fixed

@@ -49,10 +49,8 @@ def arrays(folder: Path, **changes: Any) -> None:
         "train_labels": np.arange(60) % 3,
         "classes": np.int64(3),
     }
-    np.savez(
-        folder / "mine.npz",
-        **{key: value for key, value in (good | changes).items() if value is not None},
-    )
+    given = {key: value for key, value in (good | changes).items() if value is not None}
+    np.savez(folder / "mine.npz", **given)
 
 
 def arrays_of(given: dict[str, Any]) -> dict[str, np.ndarray | None]:

@@ -1,12 +1,11 @@
 """The Python door: what a notebook needs is there, and is what the pipeline does."""
 
-import contextlib
 import dataclasses
 import inspect
 import math
 import sys
-import types
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -531,22 +530,17 @@ def test_a_cell_is_warned_of_classes_that_labels_and_of_scales_that_rows_have_to
 def test_a_progress_bar_advances_once_a_round_and_changes_neither_bits_nor_when_a_run_stops(
     monkeypatch,
 ):
-    heard = []
-
-    @contextlib.contextmanager
-    def tqdm(**options):
-        yield types.SimpleNamespace(update=lambda: heard.append(options))
-        heard.append("closed")
-
-    monkeypatch.setitem(sys.modules, "tqdm", types.ModuleType("tqdm"))
-    monkeypatch.setitem(sys.modules, "tqdm.auto", types.SimpleNamespace(tqdm=tqdm))
-    shown, silent = (train(secret="a", progress_bar=bar) for bar in (True, False))
-    options = {"total": 3, "unit": "round", "disable": None}
-    assert heard == [options, options, options, "closed"]
+    bar = mock.MagicMock()
+    monkeypatch.setitem(sys.modules, "tqdm", bar)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", bar)
+    shown, silent = (train(secret="a", progress_bar=is_shown) for is_shown in (True, False))
+    bar.tqdm.assert_called_once_with(total=3, unit="round", disable=None)
     assert same(shown.params, silent.params)
     stopped = train(progress_bar=True, on_round=lambda progress: progress.round < 2)
     assert stopped.progress.round == 2
-    assert heard[4:] == [options, options, "closed"]
+    drawn = bar.tqdm.return_value
+    assert drawn.__enter__.return_value.update.call_count == 3 + 2
+    assert drawn.__exit__.call_count == 2, "both are closed"
 
 
 def test_a_progress_bar_without_tqdm_is_one_clear_line(monkeypatch):

@@ -30,10 +30,8 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         search = {key: value for key, value in (SEARCH | search).items() if value is not None}
         words = {"methods": methods, "search": search, "axes": axes or {}}
         malformed.write(tmp_path / f"studies/{name}.yaml", malformed.STUDY | words)
-        return {
-            line.words: [candidate.values for candidate in line.candidates]
-            for line in load_outline(name).lines
-        }
+        lines = load_outline(name).lines
+        return {line.words: [one.values for one in line.candidates] for line in lines}
 
     return drawn
 

@@ -57,11 +57,6 @@ def clients_of(frame: pd.DataFrame, **layout: object) -> list[tuple[np.ndarray, 
     return pflpipe.clients_of(frame, **{"user": "person", "label": "y", "classes": 2} | layout)
 
 
-def of_person(arrays: Arrays, person: int) -> dict[str, np.ndarray]:
-    train, test = arrays.train_users == person, arrays.test_users == person
-    return {"train": arrays.train_images[train], "test": arrays.test_images[test]}
-
-
 def with_ages(made: pd.DataFrame) -> pd.DataFrame:
     """The rows with a number of their own, by which they are found again."""
     return made.assign(row=np.arange(len(made)))
@@ -72,26 +67,20 @@ def test_a_missing_value_is_what_follows_from_the_persons_own_training_rows(rule
     made = with_ages(table())
     made.loc[ROWS : ROWS + 4, "age"] = "31"  # the most frequent one of bo
     _, arrays = prepared("mine", made, missing={"age": rule, "city": "most_frequent"})
-    ages = pd.to_numeric(made["age"], errors="coerce").to_numpy() / 50 - 1
+    made["scaled"] = pd.to_numeric(made["age"], errors="coerce") / 50 - 1
     for person in range(3):
-        rows = of_person(arrays, person)
-        own = pd.Series(ages[rows["train"][:, -1].astype(int)]).dropna()
-        cities = made["city"].iloc[rows["train"][:, -1].astype(int)]
-        cities = cities[cities != ""].mode()
+        train = arrays.train_images[arrays.train_users == person]
+        every = np.concatenate([train, arrays.test_images[arrays.test_users == person]])
+        own, known = (made.iloc[rows[:, -1].astype(int)] for rows in (train, every))
+        expected, word = 0, np.zeros(3)
         if person < 2:
-            expected = own.median() if rule == "median" else own.mode()[0]
-            word = np.array(["Oslo", "Rome", "Turin"]) == cities.iloc[0]
-        else:
-            expected, word = 0, np.zeros(3)
-        filled = 0
-        for side in rows.values():
-            for age, *city, row in side:
-                known = ages[int(row)]
-                assert age == pytest.approx(expected if np.isnan(known) else known)
-                if made["city"].iloc[int(row)] == "":
-                    assert (np.array(city) == word).all()
-                    filled += 1
-        assert filled == (2 if person < 2 else ROWS)
+            ages, cities = own["scaled"], own["city"][own["city"] != ""]
+            expected = ages.median() if rule == "median" else ages.mode()[0]
+            word = np.array(["Oslo", "Rome", "Turin"]) == cities.mode()[0]
+        np.testing.assert_allclose(every[:, 0], known["scaled"].fillna(expected), rtol=1e-6)
+        missing = (known["city"] == "").to_numpy()
+        assert (every[missing, 1:-1] == word).all()
+        assert missing.sum() == (2 if person < 2 else ROWS)
 
 
 def test_the_rows_of_one_person_change_the_features_of_no_other():

@@ -19,7 +19,6 @@ from pflpipe.study.load import load_outline
 
 TABLES = tabled.table("test_cost")
 
-ROOT = Path(__file__).resolve().parent.parent
 HEADER = Header((8, 8, 1), 10, 1000, 50)
 
 
@@ -45,9 +44,9 @@ STUDIES += ["dp_fedsim_table1_fashion", "dp_fedsim_table2"]
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_estimate_is_that_of_the_table_of_studies(name):
-    table = (ROOT / "studies/README.md").read_text()
+    table = Path("studies/README.md").read_text()
     images, hours = re.search(rf"`{name}` .*\| (\d+) \| (\d+) \|", table).groups()  # type: ignore
-    cells = catalog.runs(load_outline(name, ROOT / "studies")).values()
+    cells = catalog.runs(load_outline(name)).values()
     found = sum(catalog.images(each, describe(each.dataset)) for each in cells)  # type: ignore
     assert found / 1e6 == pytest.approx(float(images), abs=0.5)
     assert catalog.total(cells, describe) == pytest.approx(3600 * float(hours), rel=0.12)
@@ -64,10 +63,10 @@ def test_durations_are_in_the_unit_that_people_would_use(seconds, words):
 
 
 def test_the_cost_of_a_study_is_training_and_the_measured_rates():
-    outline = load_outline("quickstart", ROOT / "studies")
+    outline = load_outline("quickstart")
     runs = catalog.runs(outline).values()
     training = catalog.total(runs, describe)
-    head, *ways = forecast.costs("quickstart", config.load(ROOT / "config.yaml"), cluster=True)
+    head, *ways = forecast.costs("quickstart", config.load(Path("config.yaml")), cluster=True)
     assert head.startswith(f"quickstart: {len(runs):,} runs; {23.1 * len(runs):,.0f} files")
     methods = len({cell.method for cell in runs})
     jobs = [1, methods, math.ceil(len(runs) / 20) + methods, len(runs) + methods]
@@ -78,14 +77,14 @@ def test_the_cost_of_a_study_is_training_and_the_measured_rates():
     for line, name, number, seconds in zip(ways, names, jobs, besides, strict=True):
         hours = (training + seconds) / 3600
         assert line == f"{name}: {number:,} submitted, {hours:.3g} CPU-hours"
-    _, here = forecast.costs("quickstart", config.load(ROOT / "config.yaml"), cluster=False)
+    _, here = forecast.costs("quickstart", config.load(Path("config.yaml")), cluster=False)
     assert here == ways[0].partition("submitted, ")[2]
 
 
 def test_the_cost_of_unknown_data_is_refused(monkeypatch):
     monkeypatch.setattr(catalog, "headers", lambda settings: lambda name: None)
     with pytest.raises(ConfigError, match="quickstart: the size of its data is not known yet"):
-        list(forecast.costs("quickstart", config.load(ROOT / "config.yaml"), cluster=True))
+        list(forecast.costs("quickstart", config.load(Path("config.yaml")), cluster=True))
 
 
 def test_states_on_the_disk_are_those_of_the_clients_that_are_drawn():
@@ -116,7 +115,7 @@ def test_a_job_requests_the_memory_of_its_largest_file(tmp_path):
 def test_gpu_hours_are_those_of_networks_that_were_measured_on_a_gpu():
     settings = dataclasses.replace(config.load(), device="cuda", processes=2)
     known = list(forecast.costs("feddpa_table4", settings, cluster=True))[-1]
-    cells = catalog.runs(load_outline("feddpa_table4", ROOT / "studies")).values()
+    cells = catalog.runs(load_outline("feddpa_table4")).values()
     seconds = catalog.total(cells, describe)
     # the network of all its runs trains 2,000 images a second on a CPU, 22,000 on a GPU
     hours = f"about {seconds / 11 / 3600:.3g} GPU-hours of training on an NVIDIA H100"

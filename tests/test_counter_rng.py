@@ -59,9 +59,8 @@ def test_neighbouring_keys_places_and_positions_are_uncorrelated():
     """Correlations of n = 100,000 numbers are normal with deviation n**-0.5: one of 1,237 passes
     5.5 of it once in 20,000."""
     n = 100_000
-    streams = [
-        counter_rng.uniform(torch.tensor(key), place, (n,)) for key in range(10) for place in PLACES
-    ]
+    keyed = itertools.product(map(torch.tensor, range(10)), PLACES)
+    streams = [counter_rng.uniform(key, place, (n,)) for key, place in keyed]
     correlations = torch.corrcoef(torch.stack(streams)) - torch.eye(len(streams))
     assert correlations.abs().max() < 5.5 * n**-0.5
     centred = streams[0] - 0.5

@@ -687,10 +687,8 @@ def prepared(**changes) -> Path:
 
 
 OTHER_VALUES = {n: malformed.arrays_of(case) for n, case in tabled.table("other_arrays").items()}
-OTHER_VALUES |= {
-    "a pixel": {"train_images": np.eye(1, 6 * 48, dtype=np.uint8).reshape(6, 4, 4, 3)},
-    "a test pixel": {"test_images": np.eye(1, 3 * 48, dtype=np.uint8).reshape(3, 4, 4, 3)},
-}
+PIXEL = np.eye(1, 6 * 48, dtype=np.uint8).reshape(6, 4, 4, 3)
+OTHER_VALUES |= {"a pixel": {"train_images": PIXEL}, "a test pixel": {"test_images": PIXEL[:3]}}
 
 
 @pytest.mark.parametrize("case", OTHER_VALUES)

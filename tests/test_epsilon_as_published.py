@@ -9,7 +9,6 @@ import pytest
 
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.methods import registry
-from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.accounting import epsilon
 from pflpipe.privacy.ledger import WITHOUT_BOUND
 from pflpipe.study import epsilon_as_published
@@ -69,7 +68,7 @@ def test_clients_without_examples_take_no_share_of_the_official_noise(cell):
     assert worth(cell, sizes) == pytest.approx(epsilon(halved, 0.02), rel=1e-6)
 
 
-PRIVATE = [name for name in NAMES if registry.info(name).about.private]
+PRIVATE = [name for name in registry.NAMES if registry.info(name).about.private]
 
 
 @pytest.mark.slow

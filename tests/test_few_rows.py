@@ -13,11 +13,9 @@ from pflpipe import cells, options
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures, losses, networks
 from pflpipe.learning.architectures import ResNet
-from pflpipe.learning.networks import Network
 from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.simulation import clients
-from pflpipe.simulation.clients import Examples
 from simulations import assert_equal, open_plan, personal_models, plan, simulation, spied
 
 TABLES = tabled.table("test_few_rows")
@@ -38,7 +36,7 @@ PIXELS = {"cnn_femnist": 36, "cnn_svhn": 36, "cnn_cifar": 4, "cnn_centaur": 1}
 """Network with convolutions -> pixels of 16 x 16 that are left before its linear layers."""
 
 
-def narrow(network: Network, pixels: int) -> Network:
+def narrow(network: networks.Network, pixels: int) -> networks.Network:
     """The same layers of a network with two channels and features each, for images of which so many
     pixels are left before the first linear layer."""
     found = {}
@@ -94,7 +92,7 @@ def few(method, network, backend, hyperparameters=None, *, loss="cross_entropy",
     y[world.split.train[ONE_CLASS]] = 0
     y = y.double() if kind.numbers else y.clamp(max=1 if kind.one_logit else classes(method) - 1)
     outputs = 1 if kind.numbers or kind.one_logit else classes(method)
-    changed = {"network": built(model, shape, outputs), "train": Examples(world.train.x, y)}
+    changed = {"network": built(model, shape, outputs), "train": clients.Examples(world.train.x, y)}
     return replace(world, **changed)
 
 

@@ -10,15 +10,14 @@ import torch
 
 import pflpipe
 import tabled
-from pflpipe import Privacy, Training
 from pflpipe.data.contract import RowsWarning
 from pflpipe.errors import ConfigError, DataError
 
 PATIENTS, ROWS = 60, 20
 LAYOUT = {"user": "patient", "label": "y", "classes": ["well", "ill"]}
 LAYOUT |= {"vocabularies": {"sex": ["f", "m"]}, "ranges": {"age": [20, 90]}}
-BUDGET = Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
-FEW = Training(rounds=4, local_epochs=2, batch_size=0, optimizer="sgd", lr=0.5)
+BUDGET = pflpipe.Privacy(epsilon=8, delta=1e-3, clip_norm=0.5)
+FEW = pflpipe.Training(rounds=4, local_epochs=2, batch_size=0, optimizer="sgd", lr=0.5)
 LINEAR = {"model": "linear", "training": FEW, "device": "cpu"}
 
 
@@ -126,7 +125,7 @@ def test_a_target_is_predicted_in_its_own_unit():
     layout = {"user": "patient", "target": "weight", "features": ["age"]}
     ranges = {"age": [20, 90], "weight": [40, 120]}
     clients = pflpipe.clients_of(table, ranges=ranges, **layout)
-    longer = {"training": Training(40, 2, 0, "sgd", 0.3, loss="squared_error")}
+    longer = {"training": pflpipe.Training(40, 2, 0, "sgd", 0.3, loss="squared_error")}
     found = pflpipe.train("fedavg", clients, **(LINEAR | longer))
     error = np.abs(found.predict(table[["age"]]) - table["weight"])
     assert error.max() < 2

@@ -15,7 +15,6 @@ import torch
 import malformed
 import pflpipe
 import tabled
-from malformed import STUDY
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.learning import initial, networks
@@ -54,7 +53,7 @@ def stored(**changes: object) -> Model:
 
 def study(**model: object) -> None:
     block = {"name": "mlp", "hidden": [8], "init": "../start.safetensors"}
-    malformed.write(Path("studies/tiny.yaml"), STUDY | {"model": block | model})
+    malformed.write(Path("studies/tiny.yaml"), malformed.STUDY | {"model": block | model})
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -28,7 +28,6 @@ from pflpipe.simulation import runs, scores
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Drawing, Row, Study
 
-ROOT = Path(__file__).resolve().parents[1]
 TRAIN, TEST = (9, 0, 1, 6, 0, 3), (2, 3, 0, 1, 4, 0)
 """Rows of each user. With ``min_size`` 2 user 2 has one too few, and nothing at all."""
 HOLD = [9, 0, 0, 6, 0, 3]
@@ -108,7 +107,7 @@ def test_a_plan_for_all_users_learns_their_number_from_the_partition(folder, tmp
         ("partition", partition_request, "--data", inputs.data, "--target", inputs.partition),
         ("plan", plan_request, "--partition", inputs.partition, "--out", inputs.plan),
     ):
-        program = [warm.interpreter(), ROOT / f"workflow/scripts/{script}.py"]
+        program = [warm.interpreter(), f"workflow/scripts/{script}.py"]
         subprocess.run([*program, "--cell", asked(everyone), *words], check=True)
     assert files.read_json(inputs.plan) == planned("dp_fedavg", tuple(HOLD))
     world = runs.simulate(everyone, inputs, device="cpu", backend="vmap")

@@ -18,13 +18,11 @@ import tabled
 from pflpipe import files
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.data import datasets
-from pflpipe.data.datasets import Arrays
 from pflpipe.data.partition import make
 from pflpipe.data.split import PARTS, Split, check_new
 from pflpipe.errors import DataError
 from pflpipe.json_records import to_json
 from pflpipe.methods import registry
-from pflpipe.methods.registry import NAMES
 from pflpipe.privacy.plan import Adaptive
 from pflpipe.report import tidy
 from pflpipe.seeds import seed_for
@@ -36,14 +34,13 @@ from pflpipe.trees import Tree
 from simulations import assert_equal, hooked, open_plan, plan, simulation
 from test_partition import assert_same_rows
 
-torch.set_num_threads(1)
 exactly = settings(derandomize=True, deadline=None, max_examples=20)
 TABLES = tabled.table("test_new_clients")
 KINDS = [Partition(**wish) for wish in TABLES["kinds"]]
 USERS = 16
 
 
-def data(seed: int = 0, mixed: np.ndarray | None = None) -> Arrays:
+def data(seed: int = 0, mixed: np.ndarray | None = None) -> datasets.Arrays:
     """16 users with 240 + 80 examples of 4 classes; examples of the users ``mixed`` have other
     labels."""
     rng = np.random.default_rng(seed)
@@ -52,7 +49,7 @@ def data(seed: int = 0, mixed: np.ndarray | None = None) -> Arrays:
         labels = np.where(np.isin(users, mixed), 3 - labels, labels)
     images = np.zeros((240, 1, 1), np.uint8), np.zeros((80, 1, 1), np.uint8)
     of_rows = labels[:240], images[1], labels[240:]
-    return Arrays(images[0], *of_rows, 4, users[:240], users[240:])
+    return datasets.Arrays(images[0], *of_rows, 4, users[:240], users[240:])
 
 
 # ---------------------------------------------------------------- who they are
@@ -183,7 +180,7 @@ def world(method: str, backend: str = "loop") -> Simulation:
     return replace(found, plan=replace(found.plan, clients=4), split=both)
 
 
-WITHOUT_NORM = [name for name in NAMES if "norm" not in registry.info(name).about.needs]
+WITHOUT_NORM = [name for name in registry.NAMES if "norm" not in registry.info(name).about.needs]
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -29,7 +28,6 @@ from pflpipe.errors import ConfigError, DataError
 
 TABLES = tabled.table("test_partition")
 
-ROOT = Path(__file__).parents[1]
 exactly = settings(derandomize=True, deadline=None, max_examples=60)
 SEEDS, ALPHAS = integers(0, 99), sampled_from([0.01, 0.05, 0.3, 1.0, 100.0])
 
@@ -586,7 +584,7 @@ def test_script_writes_the_partition_of_a_cell_with_the_bits_of_this_process(tmp
     wish = Wish("dirichlet", 6, alpha=0.5, min_size=4)
     rest = Model("mlp", (4,)), Training(1, 1, 0, "sgd", 0.1), Privacy(), "fedavg"
     cell = json.dumps(Cell("mine", wish, *rest, seed=5).to_dict())
-    script = [warm.interpreter(), ROOT / "workflow/scripts/partition.py", "--cell", cell]
+    script = [warm.interpreter(), "workflow/scripts/partition.py", "--cell", cell]
     called(*script, "--data", path, "--target", target)
     assert_same_rows(Split.load(target), make(data, wish, 5))
     failed = called(*script, "--data", tmp_path / "no.npz", "--target", target, code=2)

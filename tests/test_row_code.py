@@ -16,7 +16,6 @@ import tabled
 import tracked
 from pflpipe.cells import Cell, Model, Privacy
 from pflpipe.code import dependencies, objects
-from pflpipe.code.dependencies import Dependency
 from pflpipe.errors import ConfigError, DataError
 from pflpipe.files import read_json, write_json
 from pflpipe.json_records import load, to_json
@@ -33,21 +32,17 @@ from test_runs import inputs_of, make_place, simulated, train_here
 
 TABLES = tabled.table("test_row_code")
 
-LOSS = TABLES["LOSS"]
-NET = TABLES["NET"]
-METRIC = TABLES["METRIC"]
-
 
 @pytest.fixture(autouse=True)
 def folder(in_a_folder: Path) -> Path:
     """The working directory, with a loss and a network of one's own."""
     write_loss()
-    Path("net.py").write_text(NET.format(layer="ReLU"))
+    Path("net.py").write_text(TABLES["NET"].format(layer="ReLU"))
     return in_a_folder
 
 
 def write_loss(factor: float = 1.0, comment: str = "") -> None:
-    Path("loss.py").write_text(comment + LOSS.format(factor=factor))
+    Path("loss.py").write_text(comment + TABLES["LOSS"].format(factor=factor))
 
 
 def cell_with(loss="loss.py:own", model=None, base=fake_results.BASE) -> Cell:
@@ -99,8 +94,8 @@ def test_the_claim_of_a_cell_follows_from_every_part_that_touches_messages():
 def test_the_list_of_a_cell_has_every_kind_and_says_whose_each_part_is():
     cell = cell_with()
     cell = replace(cell, training=replace(cell.training, augment=("flip",)))
-    Path("score.py").write_text(METRIC)
-    data = Dependency.of("data", "my.py:load", "0" * 64)
+    Path("score.py").write_text(TABLES["METRIC"])
+    data = dependencies.Dependency.of("data", "my.py:load", "0" * 64)
     found = row_code.of_cell(cell, [data], ["accuracy", "score.py:mine"])
     parts = [[part.kind, part.name, part.package] for part in found]
     assert parts == [["method", cell.method, True], *TABLES["PARTS"]]
@@ -124,7 +119,7 @@ def test_other_code_of_a_loss_is_another_run_and_a_comment_is_not():
 
 
 def test_a_helper_beside_the_loss_counts_too():
-    Path("loss.py").write_text("import helper\n" + LOSS.format(factor=1.0))
+    Path("loss.py").write_text("import helper\n" + TABLES["LOSS"].format(factor=1.0))
     Path("helper.py").write_text("FACTOR = 1\n")
     first = cell_with()
     Path("helper.py").write_text("FACTOR = 2\n")
@@ -135,14 +130,14 @@ def test_a_helper_beside_the_loss_counts_too():
 def test_calls_with_one_secret_and_another_file_share_no_noise(kind):
     first = federation(secret="one", **OWN[kind])
     write_loss(factor=2.0)
-    Path("net.py").write_text(NET.format(layer="Tanh"))
+    Path("net.py").write_text(TABLES["NET"].format(layer="Tanh"))
     second = federation(secret="one", **OWN[kind])
     assert first.key != second.key
 
 
 def test_a_network_that_reads_its_start_from_another_file_has_noise_of_its_own():
     """Nothing of this is in the file of the network."""
-    text = NET.format(layer="ReLU").replace("    return ", "    made = ")
+    text = TABLES["NET"].format(layer="ReLU").replace("    return ", "    made = ")
     text += "    made[0].bias.data.fill_(float(open('start.txt').read()))\n    return made\n"
     Path("net.py").write_text(text)
     keys = set()
@@ -319,11 +314,11 @@ def test_a_row_with_a_loss_from_outside_is_unreviewed_wherever_it_is_shown(study
 
 def test_code_that_touches_only_rows_or_scores_is_named_and_keeps_the_claim(folder):
     made = fake_results.study(methods=("local_only", "dp_fedavg"))
-    Path("score.py").write_text(METRIC)
+    Path("score.py").write_text(TABLES["METRIC"])
     metric = replace(made.metric, source="score.py:mine")
     study = replace(made, metrics=dict(made.metrics) | {"mine": metric})
     results = fake_results.write(made, folder / "tree")
-    loader = to_json(Dependency.of("data", "my.py:load", "0" * 64))
+    loader = to_json(dependencies.Dependency.of("data", "my.py:load", "0" * 64))
     for row in study.rows:
         file = results / "runs" / row.run / "run.json"
         write_json(file, read_json(file) | {"code": [loader]})

@@ -5,34 +5,27 @@ import math
 import re
 import time
 from pathlib import Path
-from typing import Any, cast
+from types import SimpleNamespace
 
 import pytest
 
 from pflpipe.learning.metrics import ACCURACY, BUILT_IN, CURVES
 from pflpipe.simulation import runs
-from pflpipe.simulation.rounds import Progress
-
-
-class Clock:
-    """A clock that is set by hand."""
-
-    now = 1000.0
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that is set by hand."""
+    made = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(time, "monotonic", lambda: made.now)
     return made
 
 
-def after(round: int, **measured: float) -> Progress:
+def after(round: int, **measured: float) -> SimpleNamespace:
     """A run after a round; only what the log reads."""
     row = dict.fromkeys(CURVES, math.nan) | {"loss": 0.5} | measured
-    timing = {"images_per_second": 1234.0}
-    values: dict[str, Any] = {"round": round, "rows": [row], "timing": [timing]}
-    return cast(Progress, type("", (), values | {"diverged_round": None}))
+    timing = [{"images_per_second": 1234.0}]
+    return SimpleNamespace(round=round, rows=[row], timing=timing, diverged_round=None)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[int]:

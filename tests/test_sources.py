@@ -22,7 +22,6 @@ import tabled
 import warm
 from called import called
 from pflpipe.data import datasets, pfllib, sources
-from pflpipe.data.datasets import load_arrays, read_header
 from pflpipe.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -74,16 +73,14 @@ def prepared(block: dict, name: str = "mine"):
     """The line about a data set, and its arrays."""
     target = Path("data") / f"{name}.npz"
     line = sources.prepare(name, block, Path("downloads"), target)
-    return line, load_arrays(target)
+    return line, datasets.load_arrays(target)
 
 
 def rows_of(arrays) -> list[tuple]:
     """All rows with their users and labels, in an order that does not depend on the test set."""
-    parts = [
-        (arrays.train_users, arrays.train_labels, arrays.train_images),
-        (arrays.test_users, arrays.test_labels, arrays.test_images),
-    ]
-    return sorted((u, y, *x.ravel()) for part in parts for u, y, x in zip(*part, strict=True))
+    names = ("users", "labels", "images")
+    sides = ([getattr(arrays, f"{side}_{name}") for name in names] for side in ("train", "test"))
+    return sorted((u, y, *x.ravel()) for part in sides for u, y, x in zip(*part, strict=True))
 
 
 @pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
@@ -92,10 +89,8 @@ def test_a_table_becomes_a_data_set_by_its_declared_columns(ending, files):
     line, arrays = prepared(TABLE | CITIES | own)
     line, _, left_out = line.partition("; left out ")
     assert left_out == ("a column without a name" if ending == "csv" else "")
-    assert line == (
-        "mine: 40 rows of 4 users, 2 classes, 4 features; user person; label y; "
-        "features age (10 to 90), city (one of 3)"
-    )
+    shape = "mine: 40 rows of 4 users, 2 classes, 4 features; user person; label y; "
+    assert line == f"{shape}features age (10 to 90), city (one of 3)"
     people = sorted(["7", "007", "Bo", "Ann"])
     expected = sorted(
         (people.index(p), y == "Yes", np.float32((a - 50) / 40), c == "Oslo", c == "Rome", False)
@@ -221,9 +216,8 @@ def test_a_frame_of_texts_becomes_clients_that_train(files):
 def test_a_file_of_leaf_becomes_a_data_set(files):
     line, arrays = prepared(LEAF)
     assert line.startswith("mine: 7 rows of 2 users, 3 classes, 2 features; LEAF")
-    assert [tuple(row) for row in rows_of(arrays)] == sorted(
-        (user, y, 0.5, y) for user, labels in enumerate([[0, 1, 2, 0], [2, 1, 0]]) for y in labels
-    )
+    users = enumerate([[0, 1, 2, 0], [2, 1, 0]])
+    assert rows_of(arrays) == sorted((user, y, 0.5, y) for user, labels in users for y in labels)
 
 
 def test_a_file_of_tff_becomes_a_data_set(files):
@@ -375,11 +369,11 @@ def test_the_command_data_compares_the_values_with_those_of_the_name(data):
 def test_the_word_for_a_user_goes_with_the_data_and_changes_no_value(block, files):
     made = Path("data/mine.npz")
     _, plain = prepared(block)
-    header, pin = read_header(made), made.with_suffix(".pin").read_text()
+    header, pin = datasets.read_header(made), made.with_suffix(".pin").read_text()
     _, named = prepared(block | {"unit": "patient"})
     assert rows_of(named) == rows_of(plain)
     assert (plain.unit, named.unit) == ("user", "patient")
-    assert read_header(made) == dataclasses.replace(header, unit="patient")
+    assert datasets.read_header(made) == dataclasses.replace(header, unit="patient")
     assert made.with_suffix(".pin").read_text() == pin
     with pytest.raises(DataError, match="none for mnist, a name that pflpipe knows"):
         prepared(block | {"unit": "patient"}, "mnist")

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import pflpipe
-from pflpipe import Model, Predictor
 from pflpipe.errors import DataError, PflpipeError
 from pflpipe.learning import networks
 from test_api import NETWORK, clients, same, small_net, train
@@ -44,10 +43,10 @@ def test_predictions_are_those_that_were_tested():
 
 
 def test_predictions_take_the_images_of_a_cell_as_they_are_stored():
-    network = networks.build(Model("mlp", ()), (4, 5, 3), 3)
+    network = networks.build(pflpipe.Model("mlp", ()), (4, 5, 3), 3)
     params = network.init(torch.Generator().manual_seed(0))
     scale = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
-    model = Predictor(network=network, params=params, example=(4, 5, 3), scale=scale)
+    model = pflpipe.Predictor(network=network, params=params, example=(4, 5, 3), scale=scale)
     images = np.random.default_rng(0).integers(0, 256, (300, 4, 5, 3), np.uint8)
     by_hand = (torch.from_numpy(images) / 255 - torch.tensor(scale[0])) / torch.tensor(scale[1])
     expected = network.apply(params, by_hand).argmax(1)
@@ -102,7 +101,7 @@ def test_a_saved_network_of_a_file_has_the_names_of_its_state_dict(in_a_folder):
 def test_a_saved_model_can_be_the_public_start_of_another_run(tmp_path):
     found = train()
     found.save(tmp_path)
-    start = Model("mlp", (4,), init=str(tmp_path / "model.safetensors"))
+    start = pflpipe.Model("mlp", (4,), init=str(tmp_path / "model.safetensors"))
     next_one = train(model=start)
     assert same(found.params, pflpipe.simulation.rounds.start(next_one.simulation).params)
     assert "the initial weights are those of " in next_one.ledger.warnings[0]

@@ -14,7 +14,6 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy import stats
 
 import fake_results
-from fake_results import BASE
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
 from pflpipe.files import read_json, write_json
 from pflpipe.pipeline.mlflow_runs import of_study
@@ -25,7 +24,6 @@ from pflpipe.report.figures import kinds as figures
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Drawing
 
-ROOT = Path(__file__).resolve().parents[1]
 DEALT_WISH = Partition("dirichlet", 20, alpha=0.3, users="ignored", max_clients_per_user=3)
 TRAINING = Training(10, 1, 0, "sgd", 0.3)
 NOISE = Privacy("gaussian", noise_multiplier=4.0, delta=1e-3, clip_norm=1.0)
@@ -167,7 +165,7 @@ def dealt(request, tmp_path_factory):
     """A study whose rows were dealt, its results and its table."""
     most, many, person = request.param
     said = {"users": "ignored", "max_clients_per_user": most}
-    base = replace(BASE, partition=replace(BASE.partition, **said))
+    base = replace(fake_results.BASE, partition=replace(fake_results.BASE.partition, **said))
     study = fake_results.study(methods=("local_only", "fedavg", "dp_fedavg"), base=base)
     folder = tmp_path_factory.mktemp("dealt")
     results = fake_results.write(study, folder)
@@ -196,17 +194,13 @@ def test_every_page_says_that_a_client_is_no_person_and_what_holds_for_one(dealt
     results = folder / "results"
     drawing = Drawing("privacy_utility", "privacy_utility")
     audits = pd.DataFrame(columns=["profile", *ledger_page.AUDIT])
-    page = ledger_page.page(frame, audits, ROOT / "workflow/report/ledger.html")
+    page = ledger_page.page(frame, audits, Path("workflow/report/ledger.html"))
     summary = dict(ledger_page.summary(frame, audits))
     drawn = figures.draw(study, drawing, results, folder / "data", frame)
     shown = tables.shown(study, frame, results)[0]
-    for text in (
-        shown.caption,
-        " ".join(sentences.of_study(study, frame)),
-        summary["protected"],
-        page,
-        " ".join(drawn.get_supxlabel().split()),
-    ):
+    said = " ".join(sentences.of_study(study, frame))
+    below = " ".join(drawn.get_supxlabel().split())
+    for text in (shown.caption, said, summary["protected"], page, below):
         assert UNIT in text
         assert words in text
     assert page.count("<th>ε of a person</th>") == 1
@@ -228,7 +222,7 @@ def test_users_who_are_clients_need_no_further_words(tmp_path):
 
 
 def test_a_table_of_own_data_says_one_patient_with_all_rows(tmp_path):
-    base = replace(BASE, dataset="mine")
+    base = replace(fake_results.BASE, dataset="mine")
     study = fake_results.study(methods=("dp_fedavg",), seeds=(0,), base=base)
     results = fake_results.write(study, tmp_path)
     for cell in study.cells:

@@ -25,7 +25,6 @@ from pflpipe.errors import ConfigError
 from pflpipe.files import read_json, write_json
 from pflpipe.methods import registry
 from pflpipe.pipeline import mlflow_runs, project, released
-from pflpipe.pipeline.project import Project, plan_request
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.report import (
@@ -138,7 +137,7 @@ def test_its_plan_has_a_file_of_its_own_and_the_request_for_it_says_whose_it_is(
     others = [dataclasses.replace(cell, source=source) for source in ("", "another.py")]
     assert len({one.plan_id for one in (cell, *others)}) == 3
     for one in (cell, *others):
-        asked = Cell.from_dict(json.loads(plan_request(one)))
+        asked = Cell.from_dict(json.loads(project.plan_request(one)))
         assert asked.plan_id == one.plan_id
         assert plan_of(asked) == plan_of(one)
 
@@ -155,7 +154,7 @@ def test_a_run_that_a_method_from_outside_shares_with_ours_finds_its_plan(tmp_pa
     run = registry.run_cell(cell)
     assert (cell.claim, run.claim) == ("unreviewed", "certified")
     assert run.plan_id != cell.plan_id
-    found = Project(Config(studies=("ours",)), ROOT, thorough=False)
+    found = project.Project(Config(studies=("ours",)), ROOT, thorough=False)
     assert [found.cells({"plan": one.plan_id})[0] for one in (run, cell)] == [run, cell]
 
 

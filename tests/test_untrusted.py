@@ -28,10 +28,8 @@ def npy(shape: tuple[int, ...], dtype: str, content: bytes = b"") -> bytes:
 
 def archive(path: Path, kind: int = zipfile.ZIP_STORED, **members: bytes) -> Path:
     """An .npz of one good data set and these members."""
-    good = {
-        "train_images": npy((60, 4, 4), "|u1", bytes(960)),
-        "train_labels": npy((60,), "|u1", bytes(range(3)) * 20),
-    }
+    images, labels = npy((60, 4, 4), "|u1", bytes(960)), npy((60,), "|u1", bytes(range(3)) * 20)
+    good = {"train_images": images, "train_labels": labels}
     with zipfile.ZipFile(path, "w", kind) as bundle:
         for name, content in (good | members).items():
             bundle.writestr(f"{name}.npy", content)
