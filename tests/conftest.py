@@ -52,13 +52,6 @@ def long(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, in which the test runs."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Return a function that runs a command, which ends with a code, and returns its output."""
     from pflpipe.pipeline import cli

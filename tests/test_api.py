@@ -273,7 +273,7 @@ def small_net(image_shape, classes):
     return nn.Sequential(nn.Linear(*image_shape, 4), nn.ReLU(), nn.Linear(4, classes))
 
 
-def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(in_a_folder):
+def test_a_torch_module_is_taken_as_a_function_that_makes_it_or_as_it_is(here):
     code = f"from torch import nn\n\n\n{inspect.getsource(small_net)}"
     Path("net.py").write_text(code)
     wanted = train(model="net.py:small_net", **QUIET).params

@@ -20,16 +20,14 @@ LR, CLIP = SEARCH["values"].values()
 
 
 @pytest.fixture
-def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def drawn(good: Path):
     """Return a function that gives the candidates' values by method entry of a study with some
     words changed; None leaves a word of the search out."""
-    malformed.write_good(tmp_path)
-    monkeypatch.chdir(tmp_path)
 
     def drawn(name: str = "good", methods=METHODS, axes=None, **search):
         search = {key: value for key, value in (SEARCH | search).items() if value is not None}
         words = {"methods": methods, "search": search, "axes": axes or {}}
-        malformed.write(tmp_path / f"studies/{name}.yaml", malformed.STUDY | words)
+        malformed.write(good / f"studies/{name}.yaml", malformed.STUDY | words)
         lines = load_outline(name).lines
         return {line.words: [one.values for one in line.candidates] for line in lines}
 

@@ -19,7 +19,7 @@ from pflpipe.data import blocks, sources
 from pflpipe.data.datasets import Arrays, load_arrays
 from pflpipe.errors import DataError, PflpipeError
 
-pytestmark = pytest.mark.usefixtures("in_a_folder")
+pytestmark = pytest.mark.usefixtures("here")
 TABLES = tabled.table("test_columns")
 
 PEOPLE = ["ann", "bo", "cy"]

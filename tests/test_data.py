@@ -185,7 +185,7 @@ def leaf_json(writers: dict[str, list[int]], offset: int) -> bytes:
     return json.dumps(found).encode()
 
 
-pytestmark = pytest.mark.usefixtures("in_a_folder")
+pytestmark = pytest.mark.usefixtures("here")
 DOWN, OUT = Path("down"), Path("out.npz")
 
 

@@ -19,7 +19,7 @@ from pflpipe.data import contract, sources
 from pflpipe.data.datasets import load_arrays
 from pflpipe.errors import PflpipeError
 
-pytestmark = pytest.mark.usefixtures("in_a_folder")
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def said(source: object) -> tuple[str, str]:

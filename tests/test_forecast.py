@@ -21,9 +21,8 @@ SMALL = TABLES["SMALL"]
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
+def study(here):
     """Return a function that writes a study with some of its keys replaced, in an own folder."""
-    monkeypatch.chdir(tmp_path)
     malformed.write(Path("config.yaml"), {"studies": ["small"]})
 
     def written(**keys) -> str:

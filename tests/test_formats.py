@@ -54,20 +54,19 @@ def write_files() -> None:
 
 
 @pytest.mark.pipeline
-def test_every_format_and_task_goes_from_its_file_to_a_table(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    test_workflow.write_project(tmp_path)
+def test_every_format_and_task_goes_from_its_file_to_a_table(here):
+    test_workflow.write_project(here)
     write_files()
     cases = TABLES["CASES"]
     blocks = {name: source for name, (source, _, _) in cases.items()}
-    malformed.put("datasets", blocks, "config.yaml")(tmp_path)
+    malformed.put("datasets", blocks, "config.yaml")(here)
     for name, (_, changes, _) in cases.items():
         loss = {"loss": changes.get("loss", "cross_entropy")}
         block = {"dataset": name, "partition": {"kind": "natural"}, "methods": [{"name": "fedavg"}]}
         block |= {"model": changes.get("model", NETWORK)}
         block |= {"training": test_workflow.STUDY["training"] | loss}
-        test_workflow.write_study(tmp_path, name, **block)
-    test_workflow.snakemake(tmp_path, *(f"results/tables/{name}.csv" for name in cases))
+        test_workflow.write_study(here, name, **block)
+    test_workflow.snakemake(here, *(f"results/tables/{name}.csv" for name in cases))
     for name, (_, _, metric) in cases.items():
         with Path(f"results/tables/{name}.csv").open() as file:
             (row,) = csv.DictReader(file)

@@ -35,7 +35,7 @@ CELL = Cell("digits", Partition("iid", 5), Model("mlp", (8,)), TRAINING, NOISE, 
 
 
 @pytest.fixture(autouse=True)
-def _studies(in_a_folder):
+def _studies(here):
     Path("studies").mkdir()
 
 

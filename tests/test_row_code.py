@@ -34,11 +34,11 @@ TABLES = tabled.table("test_row_code")
 
 
 @pytest.fixture(autouse=True)
-def folder(in_a_folder: Path) -> Path:
+def folder(here: Path) -> Path:
     """The working directory, with a loss and a network of one's own."""
     write_loss()
     Path("net.py").write_text(TABLES["NET"].format(layer="ReLU"))
-    return in_a_folder
+    return here
 
 
 def write_loss(factor: float = 1.0, comment: str = "") -> None:

@@ -44,7 +44,7 @@ def answers() -> pd.DataFrame:
 
 
 @pytest.fixture
-def files(in_a_folder: Path) -> Path:
+def files(here: Path) -> Path:
     """A folder with a file of each kind."""
     table, rng = answers(), np.random.default_rng(1)
     dirty.pictures(Path("pictures"))
@@ -59,7 +59,7 @@ def files(in_a_folder: Path) -> Path:
             client["image"] = rng.integers(0, 256, (len(labels), 8, 8, 3), dtype=np.uint8)
             client["label"] = np.array(labels)
             client["words"] = ["a text"] * len(labels)
-    return in_a_folder
+    return here
 
 
 def leaf(path: str, users: dict[str, list[int]]) -> None:

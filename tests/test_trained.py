@@ -88,7 +88,7 @@ def test_the_files_that_the_ledger_covers_are_enough_and_hold_no_diagnostics(tmp
     assert repr(again).startswith("accuracy in percent, no epsilon covers it: unknown\n")
 
 
-def test_a_saved_network_of_a_file_has_the_names_of_its_state_dict(in_a_folder):
+def test_a_saved_network_of_a_file_has_the_names_of_its_state_dict(here):
     Path("net.py").write_text(f"from torch import nn\n\n\n{inspect.getsource(small_net)}")
     found = train(model="net.py:small_net")
     found.save("saved")

@@ -142,14 +142,13 @@ def test_its_plan_has_a_file_of_its_own_and_the_request_for_it_says_whose_it_is(
         assert plan_of(asked) == plan_of(one)
 
 
-def test_a_run_that_a_method_from_outside_shares_with_ours_finds_its_plan(tmp_path, monkeypatch):
+def test_a_run_that_a_method_from_outside_shares_with_ours_finds_its_plan(here):
     """Its training is DP-FedAvg's, whose plan no cell of the study has."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "studies").mkdir()
-    (tmp_path / "studies/mine.py").write_text(TABLES["MINE"])
+    (here / "studies").mkdir()
+    (here / "studies/mine.py").write_text(TABLES["MINE"])
     asked = yaml.safe_load((ROOT / "docs/examples/easgd.yaml").read_text())
     asked["methods"] = [{"name": "mine.py:mine"}]
-    (tmp_path / "studies/ours.yaml").write_text(yaml.safe_dump(asked))
+    (here / "studies/ours.yaml").write_text(yaml.safe_dump(asked))
     (cell,) = load_study("ours").cells
     run = registry.run_cell(cell)
     assert (cell.claim, run.claim) == ("unreviewed", "certified")

@@ -53,19 +53,18 @@ PROMISES = [
 
 
 @pytest.mark.parametrize(("members", "words"), PROMISES)
-def test_what_a_header_promises_is_not_allocated(members, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    path = archive(tmp_path / "mine.npz", **members)
+def test_what_a_header_promises_is_not_allocated(members, words, here):
+    path = archive(here / "mine.npz", **members)
     for read in (
         lambda: datasets.read_header(path),
-        lambda: datasets.prepare("mine", path, tmp_path, tmp_path / "made.npz"),
+        lambda: datasets.prepare("mine", path, here, here / "made.npz"),
         lambda: datasets.load_arrays(path),
     ):
         with pytest.raises(DataError) as refused:
             read()
         assert words in str(refused.value)
         assert "\n" not in str(refused.value)
-    assert [file.name for file in tmp_path.iterdir()] == ["mine.npz"]
+    assert [file.name for file in here.iterdir()] == ["mine.npz"]
 
 
 @pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
