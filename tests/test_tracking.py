@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 import fake_results
+import tabled
 import tracked
 import warm
 from mlflow_server import Server, free_port
@@ -29,6 +30,7 @@ from pflpipe.report import tidy
 from pflpipe.study.study_spec import Chosen, Study
 from tracked import SETTINGS, World, small
 
+TABLES = tabled.table("test_tracking")
 pytestmark = pytest.mark.pipeline
 
 
@@ -38,35 +40,21 @@ def environment() -> Iterator[None]:
         yield
 
 
-SYNC = """
-import sys
-from pathlib import Path
-from pflpipe.pipeline import mlflow_export
-from tracked import small
-name, results = sys.argv[1], Path(sys.argv[2])
-print(mlflow_export.export_or_warn(small(name), results, results / f"tracking/{name}.done"))
-"""
-
-
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder whose fresh database two studies were synced into at the same time, by two
     processes."""
-    folder = tmp_path_factory.mktemp("shared")
+    folder, names = tmp_path_factory.mktemp("shared"), ("first", "second")
     program = folder / "sync.py"
-    program.write_text(SYNC)
+    program.write_text(TABLES["SYNC"])
     path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    clean = {name: value for name, value in os.environ.items() if name not in SETTINGS}
-    how = {
-        "env": clean | {"PYTHONPATH": path},
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-    }
+    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
+    environment["PYTHONPATH"] = path
     # Partitions, plans and runs of both are the same files: who writes them may have no reader yet.
-    for name in ("first", "second"):
-        results = fake_results.write(small(name), folder)
-    words = [[warm.interpreter(), program, name, results] for name in ("first", "second")]
-    jobs = [subprocess.Popen(command, **how) for command in words]
+    _, results = (fake_results.write(small(name), folder) for name in names)
+    words = [[warm.interpreter(), program, name, results] for name in names]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    jobs = [subprocess.Popen(command, env=environment, **pipes) for command in words]
     for job in jobs:
         output, errors = job.communicate()
         assert job.returncode == 0, errors.decode()
@@ -84,10 +72,10 @@ def shown(tree: Path) -> World:
     """A study in MLflow: FedAvg, which diverged, and FedDPA, which a search has chosen."""
     study = small("shown")
     chosen = Chosen(0, {"hyperparameters.tau": 0.4}, sets=3, runs=6)
-    searched, diverged = study.rows[1], study.cells[0].id
-    rows = (study.rows[0], dataclasses.replace(searched, chosen=chosen))
+    first, searched = study.rows
+    rows = (first, dataclasses.replace(searched, chosen=chosen))
     world = World(tree, dataclasses.replace(study, rows=rows))
-    fake_results.write(world.study, tree, diverged={diverged: 3})
+    fake_results.write(world.study, tree, diverged={first.cell.id: 3})
     with tracked.environment():
         world.sync()
     return world
@@ -110,13 +98,8 @@ def test_a_run_holds_parameters_metrics_per_round_scores_and_files(shown):
     run, client = shown.runs()[cell.id], shown.client()
     assert run.info.status == "FINISHED"
     assert run.info.run_name == "feddpa eps=inf (official) asked 2 s0"
-    departures = "sample_level_calibration, data_size_weights, update_against_global"
-    params = {"partition.alpha": "0.3", "hyperparameters.tau": "0.4", "model.hidden": "32"}
-    params |= {"plan.noise_multiplier": "12.0", "ledger.epsilon_central": "inf"}
-    params |= {"ledger.departures": departures, "dataset": "digits"}
-    assert params.items() <= run.data.params.items()
-    words = {"claim": "nominal", "kind": "diagnostics", "level": "run", "epsilon": "inf"}
-    assert words.items() <= run.data.tags.items()
+    assert TABLES["PARAMETERS"].items() <= run.data.params.items()
+    assert TABLES["TAGS"].items() <= run.data.tags.items()
     losses = client.get_metric_history(run.info.run_id, "loss")
     assert [metric.step for metric in losses] == [1, 2, 3, 4]
     assert [metric.timestamp - run.info.start_time for metric in losses] == [250, 500, 750, 1000]
@@ -190,8 +173,7 @@ def test_accuracies_by_round_arrive_once_each(tmp_path):
 
 
 def test_more_than_a_thousand_metrics_arrive(tree):
-    base = with_training(rounds=120)
-    world = World(tree, small("long", methods=("dp_fedavg",), base=base))
+    world = World(tree, small("long", methods=("dp_fedavg",), base=with_training(rounds=120)))
     world.sync()
     (run,) = world.runs().values()
     for name in ("participants", "loss", "images_per_second"):
@@ -209,6 +191,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path):
+    """And two seeds have no interval."""
     study = fake_results.study(seeds=(0, 1))
     results = fake_results.write(study, tmp_path)
     for cell in study.cells:
@@ -218,14 +201,12 @@ def test_names_have_the_epsilon_that_holds_and_tell_all_rows_apart(tmp_path):
             plan = results / "plans" / f"{cell.plan_id}.json"
             edit(plan, lambda plan, held=held: plan["ledger"].update(held))
     tidy.write(tidy.tidy(study, results), results / "tables" / f"{study.name}.csv")
-    names = [entry.name for entry in tracked.runs_of(study, results)]
+    entries = tracked.runs_of(study, results)
+    assert not any(name.startswith("interval/") for one in entries for name, *_ in one.points)
+    names = [entry.name for entry in entries]
     assert len(set(names)) == len(names)
     settings = {name for name in names if name[-3:-1] != " s"}
-    assert settings == {
-        *("study tiny", "local_only no eps", "fedavg eps=inf", "dp_fedavg eps=2"),
-        *("dp_fedavg eps=8", "feddpa eps=2", "feddpa eps=8", "feddpa eps=25.7 (official)"),
-        "feddpa eps=inf (official) asked 8",
-    }
+    assert settings == set(TABLES["NAMES"])
     assert {"feddpa eps=20 (official) s0", "feddpa eps=25.7 (official) s1"} < set(names)
     alike = settings - {"study tiny", "feddpa eps=25.7 (official)"}
     assert {f"{name} s{seed}" for name in alike for seed in (0, 1)} < set(names)
@@ -252,12 +233,6 @@ def test_a_setting_has_the_means_of_its_seeds_with_their_interval(tmp_path):
     below = [shown[f"dp_fedavg eps=2 s{seed}"] for seed in range(3)]
     assert [*shown["dp_fedavg eps=2"].seeds] == below
     assert not any(entry.seeds for entry in (shown["study tiny"], *below))
-
-
-def test_two_seeds_have_no_interval(tmp_path):
-    study = fake_results.study(seeds=(0, 1), epsilons=(2.0,), methods=("dp_fedavg",))
-    setting = entries_of(study, tmp_path)["dp_fedavg eps=2"]
-    assert not any(name.startswith("interval/") for name, *_ in setting.points)
 
 
 # ---------------------------------------------------------------- when it is written
@@ -324,7 +299,7 @@ def test_a_folder_of_results_of_any_name_is_where_an_address_says(tmp_path):
         mlflow_export.address_of(tmp_path / "results?", None)
 
 
-def test_files_are_found_after_the_folder_has_moved(tmp_path, tree):
+def test_files_are_found_after_the_folder_has_moved(tmp_path, tree, request):
     shutil.copy(tree / "results/mlflow.db", tmp_path / "mlflow.db")
     world = World(tmp_path, small("moved", methods=("fedavg",)))
     shutil.move(tmp_path / "mlflow.db", world.results)
@@ -332,13 +307,10 @@ def test_files_are_found_after_the_folder_has_moved(tmp_path, tree):
     moved = tmp_path / "else where?#%20"
     world.results.rename(moved)
     server = Server(moved).start()
-    try:
-        shown = world.entries(server.uri)["study"]
-        client = world.client(server.uri)
-        path = client.download_artifacts(shown.info.run_id, "table/moved.csv", str(tmp_path))
-        assert Path(path).read_bytes() == (moved / "tables/moved.csv").read_bytes()
-    finally:
-        server.kill()
+    request.addfinalizer(server.kill)
+    run = world.entries(server.uri)["study"].info.run_id
+    path = world.client(server.uri).download_artifacts(run, "table/moved.csv", str(tmp_path))
+    assert Path(path).read_bytes() == (moved / "tables/moved.csv").read_bytes()
 
 
 # ---------------------------------------------------------------- idempotence
@@ -434,8 +406,7 @@ def test_the_studys_files_are_there_once_and_a_new_figure_replaces_the_old(world
         world.sync()
         shown = world.entries()["study"]
         plans = {f"ledger/{cell.plan_id}.json" for cell in world.study.cells}
-        table = f"table/{world.study.name}.csv"
-        assert world.files(shown) == {"figures/noise.png", table, *plans}
+        assert world.files(shown) == {"figures/noise.png", f"table/{world.study.name}.csv", *plans}
         everywhere = (world.results / "mlartifacts" / world.study.name).rglob("noise.png")
         assert [path.read_bytes() for path in everywhere] == [content]
 
@@ -474,37 +445,24 @@ def test_a_users_own_runs_and_a_deleted_experiment_are_respected(world):
 # ---------------------------------------------------------------- servers, dead and alive
 
 
-@pytest.fixture
-def server(tree: Path, tmp_path: Path) -> Iterator[Server]:
-    """A server that runs, on a copy of the database: its first migration takes most of the time."""
-    server = Server(tmp_path, copy=tree / "results" / "mlflow.db").start()
-    yield server
-    server.kill()
-
-
 @pytest.mark.faults
 def test_a_server_gets_the_same_runs_and_its_death_costs_nothing(
-    world, server, monkeypatch, capsys
+    world, tree, tmp_path, monkeypatch, request
 ):
+    """What it is sent, and what is said of its death: tests/faults/test_mlflow_outages.py."""
+    # A copy of the database, because its first migration takes most of the time.
+    server = Server(tmp_path, copy=tree / "results" / "mlflow.db").start()
+    request.addfinalizer(server.kill)
     uri = server.uri
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # wins over the configured address
     said = world.sync("sqlite:////nowhere/at/all.db")
     assert f" at {uri}, page {uri}/#/experiments/" in said
-    runs = world.runs(uri)
-    assert set(runs) == {cell.id for cell in world.study.cells}
-    run = runs[world.study.cells[1].id]
-    assert len(world.client(uri).get_metric_history(run.info.run_id, "loss")) == 4
-    artifacts = world.client(uri).list_artifacts(run.info.run_id)
-    assert {item.path for item in artifacts} == {"run.json", "rounds.csv"}
+    assert set(world.runs(uri)) == {cell.id for cell in world.study.cells}
     assert "(0 new, 2 kept, 0 replaced)" in world.sync()
     server.kill()
-    capsys.readouterr()
     assert world.sync().startswith(f"pending: {uri} did not take study {world.study.name} (")
-    assert world.marker.read_text().startswith("pending: ")
-    assert "nothing is lost, the next run tries again" in capsys.readouterr().err
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert "(2 new, 0 kept, 0 replaced)" in world.sync()
-    assert world.marker.read_text().startswith("done: ")
 
 
 def test_mlflow_is_told_to_be_brief_and_quiet(world):
@@ -512,10 +470,7 @@ def test_mlflow_is_told_to_be_brief_and_quiet(world):
     assert [os.environ[name] for name in SETTINGS[1:]] == ["1", "5", "true", "true"]
 
 
-BAD = ("file:///tmp/mlruns", "mlruns", "ftp://host", "http://", "http://host:port")
-
-
-@pytest.mark.parametrize("uri", [*BAD, "sqlite:////what?/mlflow.db"])
+@pytest.mark.parametrize("uri", TABLES["BAD_ADDRESSES"])
 def test_an_address_that_cannot_work_is_the_users_to_mend(uri, tmp_path):
     world = World(tmp_path, small("addresses", methods=("fedavg",)))
     with pytest.raises(ConfigError, match=r"the MLflow tracking address; got .*; expected"):
