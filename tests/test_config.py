@@ -158,15 +158,8 @@ def test_a_study_expands_to_these_runs(load, case):
     changes, paths, runs = EXPANSIONS[case].values()
     rows = load(**changes).rows
     found = [{"variant": row.variant, **dict(flatten(row.cell.to_dict()))} for row in rows]
-    assert [[values.get(path) for path in paths] for values in found] == runs
-
-
-def test_departures_come_from_the_method_and_its_profile(load):
-    code = {"name": "feddpa", "variant": "code", "profile": "paper", "official_code": True}
-    code["training"] = {"batch_size": 16}
-    study = load(methods=[{"name": "feddpa"}, code], seeds=[0])
-    assert [bool(cell.departures) for cell in study.cells] == [False, True]
-    assert [cell.plan_needs_partition for cell in study.cells] == [False, True]
+    values = [[one.get(path) for path in paths] for one in found]
+    assert json.loads(json.dumps(values)) == runs
 
 
 def test_a_study_may_declare_departures_for_any_private_method(load):
@@ -227,14 +220,6 @@ def test_the_rows_of_a_papers_own_mechanism_alone_carry_its_printed_numbers(load
     names = {name: title for name, title in TABLES["IN_TABLE_I"].items() if name in own}
     study = load(**FEDSIM, methods=methods, seeds=[0], paper=TABLE_I | {"methods": names})
     assert [row.paper_value for row in study.rows] == numbers
-
-
-def test_hyperparameters_that_take_a_step_out_take_its_departure_out(load):
-    entry = {"name": "fedglp_adp", "profile": "paper"}
-    entry |= {"axes": {"hyperparameters.acndp": [True, False]}}
-    whole, part = (set(cell.departures) for cell in load(methods=[entry], seeds=[0], axes={}).cells)
-    assert whole - part == {"client_clip_weights"}
-    assert part < whole
 
 
 # Ids
