@@ -135,17 +135,6 @@ def test_a_guess_is_near_or_not_made(key, known, answer):
     assert errors.nearest(key, known) == answer
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["unknown key", "lengths"])
-def test_the_installed_console_script_says_the_same(name, good):
-    malformed.CASES[name].damage(good)
-    script = Path(sys.executable).with_name("pflpipe")
-    result = called(script, "validate", folder=good, code=2)
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    assert all(word in result.stderr for word in malformed.CASES[name].words)
-
-
 def test_a_broken_study_disturbs_nobody_who_does_not_ask_for_it_and_is_named_in_the_list(good, ran):
     (good / "studies/broken.yaml").write_text("title: [")
     assert ran("validate").out == OK
@@ -383,14 +372,6 @@ def test_starting_the_command_line_imports_nothing_heavy():
     check = "import sys, pflpipe.pipeline.cli\n"
     check += f"print([name for name in {names!r} if name in sys.modules])"
     assert called(sys.executable, "-c", check).stdout == "[]\n"
-
-
-@pytest.mark.pipeline
-def test_validation_imports_neither_accountants_nor_trackers(good):
-    check = "from pflpipe.study import check, config; check.validate(config.load())"
-    loaded = warm.modules_of(check)
-    assert "pflpipe.study.check" in loaded
-    assert not loaded & {"mlflow", "opacus", "dp_accounting", "pandas", "sklearn", "scipy"}
 
 
 OF_MODEL = "{0}_own,{0}_validation,{0}_common"

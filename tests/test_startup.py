@@ -9,7 +9,6 @@ import pytest
 
 import fake_audits
 import fake_results
-import malformed
 import tabled
 import warm
 from called import called
@@ -21,9 +20,7 @@ from test_runs import make_place
 ROOT = Path(__file__).resolve().parent.parent
 TABLES = tabled.table("test_startup")
 SCRIPTS = ROOT / "workflow/scripts"
-DEAR = {"torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.onnx"}
-DEAR |= {"torchvision", "sympy", "triton", "scipy", "pandas", "matplotlib", "sklearn"}
-DEAR |= {"dp_accounting", "opacus", "mlflow", "snakemake", "yaml", "jsonschema"}
+DEAR = set(TABLES["DEAR"])
 SCRIPT = "import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
@@ -42,12 +39,10 @@ def test_a_training_job_imports_nothing_dear_beyond_torch(tmp_path, backend):
 
 
 @pytest.mark.pipeline
-def test_what_needs_no_tensors_loads_no_torch(tmp_path, monkeypatch):
+def test_what_needs_no_tensors_loads_no_torch(good):
     """Reading studies, plans, tables, figures and pages, on results of five methods."""
-    monkeypatch.chdir(tmp_path)
-    malformed.write_good(tmp_path)
     study = load_study("good")
-    results = fake_results.write(study, tmp_path)
+    results = fake_results.write(study, good)
     fake_audits.write(results / "audits")
     places = {"root": ROOT, "table": "results/tables/good.csv"}
     places["cell"] = shlex.quote(canonical_json(study.cells[-1].accounted.to_dict()))
@@ -56,7 +51,7 @@ def test_what_needs_no_tensors_loads_no_torch(tmp_path, monkeypatch):
         names = figures if "{figure}" in line else [""]
         lines += [line.format(**places, figure=name) for name in names]
     program = TABLES["IN_TURN"].replace("SCRIPTS", str(SCRIPTS))
-    called(sys.executable, "-c", program, *lines, folder=tmp_path)
+    called(sys.executable, "-c", program, *lines)
     assert tidy.stored(study, results)["cell"].tolist() == [cell.id for cell in study.cells]
     made = [f"results/figures/good/{name}.png" for name in figures]
     assert all(Path(file).exists() for file in (*made, "results/report.html", "plan.json"))
