@@ -27,21 +27,11 @@ from pathlib import Path
 from called import works
 
 HOST = socket.gethostname().split(".")[0]
-NEEDS = {
-    "slurmctld": "slurm-wlm",
-    "slurmd": "slurm-wlm",
-    "sacct": "slurm-wlm",
-    "squeue": "slurm-wlm",
-    "munged": "munge",
-    "unshare": "util-linux",
-    "setpriv": "util-linux",
-}
+NEEDS = dict.fromkeys(("slurmctld", "slurmd", "sacct", "squeue"), "slurm-wlm")
+NEEDS |= {"munged": "munge", "unshare": "util-linux", "setpriv": "util-linux"}
 """Programs, and the packages of Debian and Ubuntu that have them."""
-NEEDS_OF_A_DATABASE = {
-    "slurmdbd": "slurmdbd",
-    "mariadbd": "mariadb-server",
-    "mariadb-install-db": "mariadb-server",
-}
+NEEDS_OF_A_DATABASE = dict.fromkeys(("mariadbd", "mariadb-install-db"), "mariadb-server")
+NEEDS_OF_A_DATABASE |= {"slurmdbd": "slurmdbd"}
 
 # The executor plugin takes SLURM_CONF out of a job's environment, so the file has to be where SLURM
 # looks by itself. The shell stays the first process of the namespace: somebody has to wait for
@@ -75,13 +65,13 @@ def missing(*, database: bool = False) -> str:
 
 def _free_ports(number: int) -> list[int]:
     with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
+        address = ("127.0.0.1", 0)
+        sockets = [stack.enter_context(socket.create_server(address)) for _ in range(number)]
         return [each.getsockname()[1] for each in sockets]
 
 
-def _child(process: int) -> int:
+def child(process: int) -> int:
+    """Return the number of a process's only child."""
     (child,) = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     return int(child)
 
@@ -111,31 +101,24 @@ class Slurm:
         def filled(name: str) -> str:
             return (FILES / name).read_text().format(**words)
 
-        lines = [filled("slurm.conf")]
-        lines += [
-            f"NodeName={node} NodeHostname={HOST} NodeAddr=127.0.0.1 Port={port}\n"
-            for node, port in zip(self.nodes, ports, strict=True)
-        ]
+        lines = [filled("slurm.conf"), filled("accounting.conf") if self.database else MEMORY]
+        for node, port in zip(self.nodes, ports, strict=True):
+            lines += [f"NodeName={node} NodeHostname={HOST} NodeAddr=127.0.0.1 Port={port}\n"]
         if self.database:
-            lines.append(filled("accounting.conf"))
             file = self.folder / "etc/slurmdbd.conf"
             file.touch(0o600)  # it refuses a file that others can read
             file.write_text(filled("slurmdbd.conf"))
         else:
             shutil.copy(FILES / "sacct", self.folder)
             (self.folder / "sacct").chmod(0o755)
-            lines.append(MEMORY)
         (self.folder / "etc/slurm.conf").write_text("".join(lines) + settings)
         (self.folder / "etc/gres.conf").write_text("Name=gpu File=/dev/null,/dev/zero\n")
         key = self.folder / "munge.key"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o400)
-        files = {"key-file": key} | {
-            word: self.folder / f"munge.{word.removesuffix('-file')}"
-            for word in ("socket", "pid-file", "log-file", "seed-file")
-        }
-        munged = ["munged", "--force", "--foreground"]
-        munged += [f"--{word}={file}" for word, file in files.items()]
+        munged = ["munged", "--force", "--foreground", f"--key-file={key}"]
+        for word in ("socket", "pid-file", "log-file", "seed-file"):
+            munged.append(f"--{word}={self.folder}/munge.{word.removesuffix('-file')}")
         self._first = self._daemon(
             *("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--mount-proc"),
             *("--ipc", "--fork", "--kill-child", "sh", "-c", FIRST, str(self.folder), *munged),
@@ -159,9 +142,9 @@ class Slurm:
 
     def start_database(self) -> None:
         """Start MariaDB and slurmdbd, the first time or after they were killed."""
-        words = [f"--port={self._mariadb}", "--bind-address=127.0.0.1"]
-        words += [f"--socket={self.folder}/mariadbd.socket"]
-        words += [f"--pid-file={self.folder}/mariadbd.pid"]
+        own = self.folder / "mariadbd"
+        files = (f"--socket={own}.socket", f"--pid-file={own}.pid")
+        words = (f"--port={self._mariadb}", "--bind-address=127.0.0.1", *files)
         self._daemon(*self.inside("mariadbd", *self._own_mariadb(), *words))
         until((self.folder / "mariadbd.socket").exists, self.log)  # or slurmdbd waits five seconds
         self._daemon(*self.inside("slurmdbd", "-D"))
@@ -214,6 +197,15 @@ class Slurm:
         os.kill(self._first_on(node), signal.SIGKILL)
         self._nodes[node].wait()
 
+    def node_of(self, job: str) -> str:
+        """Return on which node a job runs."""
+        return self.answer("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip()
+
+    def start_again(self) -> None:
+        """Let jobs that SLURM put into the queue again start now, not in two minutes."""
+        for number in self.jobs("", "--states=PENDING"):
+            self.answer("scontrol", "update", f"jobid={number}", "starttime=now")
+
     def lose_node(self, node: str) -> None:
         """Drain a node, lose it with the jobs on it, and have it back when they have ended there.
 
@@ -234,8 +226,7 @@ class Slurm:
         self.power_off(node)
         be("resume", "down")
         self.start_node(node)
-        for number in self.jobs("", "--states=PENDING"):
-            self.answer("scontrol", "update", f"jobid={number}", "starttime=now")
+        self.start_again()
 
     def stop(self) -> None:
         """End everything that runs in there."""
@@ -258,10 +249,10 @@ class Slurm:
         return ["nsenter", f"--target={self._first_inside()}", "--all", "--", *command]
 
     def _first_inside(self) -> str:
-        return str(_child(self._first.pid))
+        return str(child(self._first.pid))
 
     def _first_on(self, node: str) -> int:
-        return _child(_child(self._nodes[node].pid))  # of nsenter's child, unshare
+        return child(child(self._nodes[node].pid))  # of nsenter's child, unshare
 
     def _asked(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.inside(*command), capture_output=True, text=True, check=False)

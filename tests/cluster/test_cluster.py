@@ -18,43 +18,20 @@ import torch
 
 import fake_audits
 import malformed
+import tabled
 from pflpipe.methods import registry
-from pflpipe.pipeline.project import each
-from pflpipe.simulation import runs
+from pflpipe.simulation import runs, scores
 from pflpipe.study.load import load_study
 from reliability import record
-from slurm import PARTITION, Slurm, missing, until
-from test_workflow import STUDY, environment, snakemake, write_project
+from slurm import PARTITION, Slurm, child, missing, until
+from test_workflow import STUDY, environment, snakemake, write_project, write_study
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("here")]  # a Folder goes elsewhere
+TABLES = tabled.table("test_cluster")
 ROUNDS = 100
-# What a user has, but for the patience, since here a job takes seconds: the plugin waits ten
-# seconds more after every look at which no job was completed.
-SNAKEMAKE = """
-import asyncio
-from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
-from snakemake.cli import main
-
-RemoteExecutor.sleep = lambda self: asyncio.sleep(1)
-main()
-"""
 PATIENCE = ("--max-status-checks-per-second", "0.5", "--latency-wait", "10")
 TABLE = "results/tables/tiny.csv"
 ENDED = {"COMPLETED", "CANCELLED by 0"}
-
-
-PREEMPTION = """
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
-PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
-"""
-
-FAIR_SHARE = f"""
-PriorityType=priority/multifactor
-PriorityWeightFairshare=1000000
-PriorityCalcPeriod=1
-{PARTITION}"""
 
 
 @contextlib.contextmanager
@@ -78,7 +55,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 @pytest.fixture
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Three nodes, which are given up after twenty seconds of silence, and preempt jobs."""
-    with started(tmp_path_factory, f"SlurmdTimeout=20\n{PREEMPTION}", nodes=3) as three:
+    with started(tmp_path_factory, TABLES["PREEMPTION"], nodes=3) as three:
         yield three
 
 
@@ -89,23 +66,12 @@ def accounts(
     """Two cores and a database of jobs. Two accounts have equal shares of them, which SLURM
     computes once a minute; for so many seconds, five minutes when left out, its controller knows
     jobs that have ended."""
-    settings = f"{FAIR_SHARE}MinJobAge={getattr(request, 'param', 300)}\n"
+    settings = f"{TABLES['FAIR_SHARE']}{PARTITION}MinJobAge={getattr(request, 'param', 300)}\n"
     with started(tmp_path_factory, settings, database=True, cpus=2) as two:
         for name in ("lab", "others"):
             two.answer("sacctmgr", "--immediate", "add", "account", name)
             two.answer("sacctmgr", "--immediate", "add", "user", "root", f"account={name}")
         yield two
-
-
-@pytest.fixture(autouse=True)
-def _back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a Folder goes elsewhere
-
-
-def start_again(cluster: Slurm) -> None:
-    """Let jobs that SLURM put into the queue again start now, not in two minutes."""
-    for number in cluster.jobs("", "--states=PENDING"):
-        cluster.answer("scontrol", "update", f"jobid={number}", "starttime=now")
 
 
 class Folder:
@@ -115,9 +81,7 @@ class Folder:
     ``studies/other.py``. A round of each takes so many ``seconds``.
     """
 
-    def __init__(
-        self, path: Path, numbers: int, other: int | None = None, seconds: float = 0
-    ) -> None:
+    def __init__(self, path: Path, numbers: int, other: int = -1, seconds: float = 0) -> None:
         self.path = path
         write_project(path)
         fake_audits.write(path / "results/audits")
@@ -125,13 +89,11 @@ class Folder:
         lines = []
         for number in range(numbers):
             name = "other" if number == other else "paced"
-            file = path / f"studies/{name}.py"
-            file.write_text(method.replace("def paced(", f"def {name}("))
-            line = {"name": f"{file.name}:{name}", "variant": f"number {number}"}
+            (path / f"studies/{name}.py").write_text(method.replace("def paced(", f"def {name}("))
+            line = {"name": f"{name}.py:{name}", "variant": f"number {number}"}
             lines.append(line | {"hyperparameters": {"number": number}})
-        training = {**STUDY["training"], "rounds": ROUNDS}
-        self.study = path / "studies/tiny.yaml"
-        malformed.write(self.study, {**STUDY, "training": training, "methods": lines})
+        training = STUDY["training"] | {"rounds": ROUNDS}
+        write_study(path, training=training, methods=lines)
         malformed.put("checkpoint_seconds", 1, "config.yaml")(path)
         (path / "paced").mkdir()
         os.chdir(path)
@@ -156,10 +118,6 @@ class Folder:
         """Return which GPUs the runs were given that have done a round."""
         return [file.read_text() for file in (self.path / "paced").glob("gpus*")]
 
-    def forget_gpus(self) -> None:
-        for file in (self.path / "paced").glob("gpus*"):
-            file.unlink()
-
     def checkpoint(self, number: int) -> Path:
         return self.path / f"results/checkpoints/{self.ids[number]}.pt"
 
@@ -168,7 +126,7 @@ class Folder:
         return all(self.checkpoint(n).exists() for n in numbers or range(len(self.ids)))
 
     def two_have_checkpoints(self) -> bool:
-        return sum(self.checkpoint(number).exists() for number in range(len(self.ids))) == 2
+        return sum(map(self.have_checkpoints, range(len(self.ids)))) == 2
 
     def resumed(self, number: int) -> int:
         """Return the round after which the present attempt goes on, 0 as long as it does not."""
@@ -194,9 +152,7 @@ class Folder:
         """Return what a run computes here, in one go."""
         cell, base = self.cells[number], self.path / "undisturbed"
         self.tell(number, seconds=0, megabytes=0)
-        places = ("plans/{plan}.json", "partitions/{partition}.npz")
-        patterns = (*(f"results/{place}" for place in places), "data/{dataset}.npz")
-        inputs = runs.Inputs(*(Path(*each(pattern, [cell])) for pattern in patterns))
+        ((_, inputs, _),) = scores.places_of([cell], [cell.id], Path("results"), Path("data"))
         settings = {"device": "cpu", "backend": "auto", "checkpoint_seconds": 1e9}
         runs.train(cell, inputs, base / self.ids[number], base / "checkpoints", **settings)
         return self.bits(number, base.name)
@@ -222,23 +178,18 @@ class Snakemake:
         self.output = folder.path / "snakemake.out"
         # What a shell starts in its background ignores Ctrl-C, and hands that down.
         command = ["env", "--default-signal=INT", f"--chdir={folder.path}", sys.executable]
-        command += ["-c", SNAKEMAKE, "--profile", "profiles/slurm", *PATIENCE]
-        command += [*words, "--", *targets]
+        command += ["-c", TABLES["SNAKEMAKE"], "--profile", "profiles/slurm", *PATIENCE]
+        inside = cluster.inside(*command, *words, "--", *targets)
         with self.output.open("w") as output:
-            self.process = subprocess.Popen(
-                cluster.inside(*command), stdout=output, stderr=output, env=environment(**more)
-            )
+            how = {"stdout": output, "stderr": output, "env": environment(**more)}
+            self.process = subprocess.Popen(inside, **how)
 
     def said(self) -> str:
         return self.output.read_text() + self.cluster.log()[-5000:]
 
     def until(self, reached: Callable[[], object]) -> None:
         """Wait until something is so, as long as Snakemake is there."""
-
-        def reached_or_ended() -> object:
-            return reached() or self.process.poll() is not None
-
-        until(reached_or_ended, self.said)
+        until(lambda: reached() or self.process.poll() is not None, self.said)
         assert self.process.poll() is None, self.said()
 
     def end(self) -> int:
@@ -250,11 +201,11 @@ class Snakemake:
         self.folder.tell(seconds=0)
         assert self.end() == 0, self.said()
 
-    def interrupt(self) -> None:
-        """Press Ctrl-C."""
-        pid = self.process.pid
-        (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        os.kill(int(child), signal.SIGINT)
+    def is_interrupted(self) -> None:
+        """Press Ctrl-C, and check that it ends and that no job is left."""
+        os.kill(child(self.process.pid), signal.SIGINT)
+        assert self.end() != 0
+        until(lambda: not self.cluster.jobs(), self.said, seconds=60)
 
 
 def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
@@ -305,8 +256,8 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
     same = "tried again, resumed, the same bits"
     for fault in ("cancelled", "over its memory", "over its time", "on a node that is lost"):
         record(f"SLURM: job {fault}", same)
-    stops = "what it concerns stops with one line, other jobs go on"
-    record("SLURM: the code is edited while jobs run", stops)
+    edited = "SLURM: the code is edited while jobs run"
+    record(edited, "what it concerns stops with one line, other jobs go on")
 
 
 @pytest.mark.night
@@ -321,12 +272,11 @@ def test_ctrl_c_leaves_no_job_short_runs_share_one_and_a_controller_may_be_away(
     command.until(lambda: folder.two_have_checkpoints() and all(folder.gpus()))
     assert sorted(folder.gpus()) == ["0", "1"], "the third waits for one"
     assert len(cluster.jobs()) == 3
-    command.interrupt()
-    assert command.end() != 0
-    until(lambda: not cluster.jobs(), command.said, seconds=60)
+    command.is_interrupted()
     record("SLURM: Ctrl-C", "no job is left; the same command goes on")
 
-    folder.forget_gpus()
+    for file in (folder.path / "paced").glob("gpus*"):
+        file.unlink()
     before = cluster.history("")
     words = ("--groups", "train=runs", "--group-components", "runs=2", "--cores", "1", *words)
     command = Snakemake(cluster, folder, *words, targets=targets[:2])
@@ -373,9 +323,7 @@ def test_ctrl_c_leaves_no_job_that_is_being_submitted(cluster, tmp_path):
     path = f"{busy.parent}{os.pathsep}{os.environ['PATH']}"
     command = Snakemake(cluster, folder, PATH=path)
     command.until(lambda: "has been submitted" in command.said())
-    command.interrupt()
-    assert command.end() != 0
-    until(lambda: not cluster.jobs(), command.said, seconds=60)
+    command.is_interrupted()
     assert len(cluster.jobs("", "--states=all")) == 4, "all were submitted nevertheless"
 
 
@@ -406,9 +354,9 @@ def test_a_node_that_dies_costs_no_run(nodes, tmp_path):
     command = Snakemake(nodes, folder)
     command.until(folder.have_checkpoints)
     (job,) = nodes.jobs(folder.ids[0])
-    nodes.power_off(nodes.answer("squeue", "--noheader", f"--jobs={job}", "--format=%N").strip())
+    nodes.power_off(nodes.node_of(job))
     command.until(lambda: nodes.jobs(folder.ids[0]).get(job) == "PENDING")
-    start_again(nodes)
+    nodes.start_again()
     command.until(lambda: folder.resumed(0))
     went_on(nodes, command)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
@@ -424,35 +372,48 @@ def test_a_job_that_is_preempted_goes_on_afterwards(nodes, tmp_path):
     nodes.answer("sbatch", "--output=/dev/null", "--job-name=urgent", *words)
     command.until(lambda: set(nodes.jobs("rule_train").values()) == {"PENDING"})
     nodes.answer("scancel", "--name=urgent")
-    start_again(nodes)
+    nodes.start_again()
     command.until(lambda: all(map(folder.resumed, range(2))))
     went_on(nodes, command)
     record("SLURM: jobs are preempted and put into the queue again", "resumed, the same bits")
+
+
+def one_job_loses_its_node(
+    nodes: Slurm, folder: Folder, ended: Sequence[int], working: Sequence[int], *targets: str
+) -> None:
+    """Submit a job for each target, and let the first lose its node when some runs have ended and
+    others are at work; check that it repeats none of those that have ended."""
+
+    def said() -> str:
+        logs = sorted(folder.path.glob("slurm-*.out"))
+        return "".join(log.read_text() for log in logs) + nodes.log()[-5000:]
+
+    def times() -> list[int]:
+        return [folder.run(number).stat().st_mtime_ns for number in ended]
+
+    folder.tell(*working, seconds=2)
+    for number, target in enumerate(targets, start=1):
+        words = ("env", f"--chdir={folder.path}", "sbatch", "profiles/slurm/one_job.sh", target)
+        assert nodes.answer(*words) == f"Submitted batch job {number}\n"
+    until(lambda: folder.have_ended(*ended) and folder.have_checkpoints(*working), said)
+    first = times()
+    nodes.power_off(nodes.node_of("1"))
+    others = dict.fromkeys(map(str, range(2, len(targets) + 1)), "RUNNING")
+    until(lambda: nodes.jobs() == {"1": "PENDING"} | others, said)
+    nodes.start_again()
+    until(lambda: folder.resumed(0), said)
+    folder.tell(*working, seconds=0)
+    until(lambda: not nodes.jobs(), said)
+    assert nodes.history("") == ["COMPLETED"] * len(targets), said()
+    assert times() == first
 
 
 @pytest.mark.night
 def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path):
     folder = Folder(tmp_path / "project", 3)
     (folder.path / ".venv").symlink_to(sys.prefix)
-    folder.tell(0, seconds=2)
-    log = folder.path / "slurm-1.out"
-    words = ("env", f"--chdir={folder.path}", "sbatch", "profiles/slurm/one_job.sh", TABLE)
-    assert nodes.answer(*words) == "Submitted batch job 1\n"
-
-    def said() -> str:
-        return (log.read_text() if log.exists() else "") + nodes.log()[-5000:]
-
-    until(lambda: folder.have_ended(1, 2) and folder.have_checkpoints(0), said)
-    first = [folder.run(number).stat().st_mtime_ns for number in (1, 2)]
-    nodes.power_off(nodes.answer("squeue", "--noheader", "--format=%N").strip())
-    until(lambda: "PENDING" in nodes.jobs().values(), said)
-    start_again(nodes)
-    until(lambda: folder.resumed(0), said)
-    folder.tell(0, seconds=0)
-    until(lambda: not nodes.jobs(), said)
-    assert nodes.history("") == ["COMPLETED"], said()
+    one_job_loses_its_node(nodes, folder, (1, 2), (0,), TABLE)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
-    assert [folder.run(number).stat().st_mtime_ns for number in (1, 2)] == first
     folder.same_bits()
     record("SLURM: the node of a study that is one job dies", "goes on on another, the same bits")
 
@@ -461,30 +422,12 @@ def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path):
 def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(nodes, tmp_path):
     folder = Folder(tmp_path / "project", 3, other=2)
     (folder.path / ".venv").symlink_to(sys.prefix)
-    folder.tell(0, 2, seconds=2)
-    here = ("env", f"--chdir={folder.path}")
-    words = (".venv/bin/snakemake", "--cores", "2", "--until", "plan", "partition", "--", TABLE)
-    nodes.answer(*here, *words)
-    for method in ("paced", "other"):
-        scores = f"results/scores/tiny/{method}.csv"
-        nodes.answer(*here, "sbatch", "profiles/slurm/one_job.sh", scores)
-
-    def said() -> str:
-        logs = sorted(folder.path.glob("slurm-*.out"))
-        return "".join(log.read_text() for log in logs) + nodes.log()[-5000:]
-
-    until(lambda: folder.have_ended(1) and folder.have_checkpoints(0, 2), said)
-    first = folder.run(1).stat().st_mtime_ns
-    nodes.power_off(nodes.answer("squeue", "--noheader", "--jobs=1", "--format=%N").strip())
-    until(lambda: nodes.jobs() == {"1": "PENDING", "2": "RUNNING"}, said)
-    start_again(nodes)
-    until(lambda: folder.resumed(0), said)
-    folder.tell(0, 2, seconds=0)
-    until(lambda: not nodes.jobs(), said)
-    assert nodes.history("") == ["COMPLETED", "COMPLETED"], said()
-    assert folder.run(1).stat().st_mtime_ns == first
+    snakemake = ("env", f"--chdir={folder.path}", ".venv/bin/snakemake", "--cores", "2")
+    nodes.answer(*snakemake, "--until", "plan", "partition", "--", TABLE)
+    targets = [f"results/scores/tiny/{method}.csv" for method in ("paced", "other")]
+    one_job_loses_its_node(nodes, folder, (1,), (0, 2), *targets)
     assert not folder.resumed(2)
-    nodes.answer(*here, ".venv/bin/snakemake", "--cores", "2", "--", TABLE)
+    nodes.answer(*snakemake, "--", TABLE)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
     folder.same_bits()
     fault = "SLURM: one of the jobs of a study, a job a method, loses its node"
@@ -522,27 +465,25 @@ def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_pat
 
     command.until(folder.two_have_checkpoints)
     command.until(lambda: share("lab") < share("others"))
-    (waiting,) = (number for number, state in accounts.jobs().items() if state == "PENDING")
+    (waiting,) = accounts.jobs("", "--states=PENDING")
     words = ("--account=others", "--output=/dev/null", "--mem=100", "--wrap=sleep 1000")
     later = accounts.answer("sbatch", "--parsable", *words).strip()
 
-    def states() -> list[str]:
-        jobs = accounts.jobs()
-        return [jobs[waiting], jobs[later]]
+    def both_wait() -> bool:
+        return {waiting, later} <= accounts.jobs("", "--states=PENDING").keys()
 
-    assert states() == ["PENDING", "PENDING"]
+    assert both_wait()
     folder.tell(next(filter(folder.have_checkpoints, range(4))), seconds=0)
-    command.until(lambda: states() != ["PENDING", "PENDING"])
-    assert states() == ["PENDING", "RUNNING"]
+    command.until(lambda: not both_wait())
+    states = accounts.jobs()
+    assert [states[waiting], states[later]] == ["PENDING", "RUNNING"]
     accounts.cancel(later)
     command.ends_well()
     each_run_once(accounts, folder)
     ours = [row for row in accounts.accounted() if row["Account"] == "lab"]
     assert max(sum(b["Submit"] <= a["Submit"] < b["End"] for b in ours) for a in ours) == 3
-    record(
-        "SLURM with fair share: a job of another account comes when jobs of a study wait",
-        "it starts before them; the study's jobs are accounted, each run once",
-    )
+    fault = "SLURM with fair share: a job of another account comes when jobs of a study wait"
+    record(fault, "it starts before them; the study's jobs are accounted, each run once")
 
 
 @pytest.mark.night
