@@ -4,6 +4,7 @@ be slow, or not to answer."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -19,18 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from called import works
-from mlflow_server import free_port
+from mlflow_server import free_port, wait
 
 _PROGRAMS = os.pathsep.join(
     [os.environ.get("PATH", ""), *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
 )
 """Debian keeps the programs of a PostgreSQL server out of PATH."""
-_PACKAGES = {
-    "boto3": "boto3",
-    "moto": "moto[s3]",
-    "psycopg2": "psycopg2-binary",
-    "snakemake_storage_plugin_s3": "snakemake-storage-plugin-s3",
-}
+_PACKAGES = {"boto3": "boto3", "moto": "moto[s3]", "psycopg2": "psycopg2-binary"}
+_PACKAGES |= {"snakemake_storage_plugin_s3": "snakemake-storage-plugin-s3"}
 
 
 def missing(*, database: bool = False) -> str:
@@ -69,16 +66,16 @@ class PostgreSQL:
         """Start, and wait until it answers."""
         import psycopg2
 
+        def answers() -> bool:
+            with contextlib.suppress(psycopg2.OperationalError):
+                psycopg2.connect(self.uri).close()
+                return True
+            return False
+
         places = ["-k", str(self.folder), "-c", "listen_addresses=127.0.0.1"]
         self.process = self._run("postgres", "-p", str(self.port), *places)
-        until = time.monotonic() + 60
-        while True:
-            try:
-                return psycopg2.connect(self.uri).close() or self
-            except psycopg2.OperationalError:
-                assert self.process.poll() is None, (self.folder / "log").read_text()
-                assert time.monotonic() < until, (self.folder / "log").read_text()
-                time.sleep(0.1)  # polling a process that starts
+        wait(answers, self.process, self.folder / "log")
+        return self
 
     def kill(self) -> None:
         """End it at once, with all its connections and without a last checkpoint."""
@@ -129,12 +126,9 @@ class ObjectStore:
         self._server = make_server("127.0.0.1", free_port(), self._answer, **how)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.uri = f"http://127.0.0.1:{self._server.port}"
-        self.environment = {
-            "AWS_ENDPOINT_URL": self.uri,
-            "AWS_ACCESS_KEY_ID": "me",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-        }
+        self._secret = {"aws_access_key_id": "me", "aws_secret_access_key": "secret"}
+        self.environment = {name.upper(): value for name, value in self._secret.items()}
+        self.environment |= {"AWS_ENDPOINT_URL": self.uri, "AWS_DEFAULT_REGION": "us-east-1"}
         for bucket in buckets:
             self.client().create_bucket(Bucket=bucket)
 
@@ -142,8 +136,8 @@ class ObjectStore:
         """Return a client of boto3."""
         import boto3
 
-        secret = {"aws_access_key_id": "me", "aws_secret_access_key": "secret"}
-        return boto3.client("s3", endpoint_url=self.uri, region_name="us-east-1", **secret)
+        where = {"endpoint_url": self.uri, "region_name": "us-east-1"}
+        return boto3.client("s3", **where, **self._secret)
 
     def keys(self, bucket: str) -> set[str]:
         """Return the names of all objects of a bucket."""

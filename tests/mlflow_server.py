@@ -13,31 +13,14 @@ import signal
 import socket
 import subprocess
 import time
-import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import warm
+from tabled import table
 
-_PROGRAM = """
-import os, sys
-from mlflow.server import constants
-
-database, folder, port = sys.argv[1:]
-os.environ.update({
-    constants.BACKEND_STORE_URI_ENV_VAR: database,
-    constants.REGISTRY_STORE_URI_ENV_VAR: database,
-    constants.ARTIFACT_ROOT_ENV_VAR: "mlflow-artifacts:/",
-    constants.ARTIFACTS_DESTINATION_ENV_VAR: folder,
-    constants.SERVE_ARTIFACTS_ENV_VAR: "true",
-})
-import uvicorn
-from mlflow.server.fastapi_app import app
-
-with open("pid", "w") as file:
-    file.write(str(os.getpid()))
-uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning")
-"""
 STARTS_WITHIN = 240.0
 """Seconds, on a machine that has much else to do."""
 
@@ -47,6 +30,23 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def answers(address: str) -> bool:
+    """Return whether a server answers that all is well."""
+    try:
+        return bool(urllib.request.urlopen(address, timeout=5).status == 200)
+    except OSError:
+        return False
+
+
+def wait(is_there: Callable[[], bool], process: subprocess.Popen[Any], log: Path) -> None:
+    """Wait until a server that was started is there; if it ends, fail with its log."""
+    until = time.monotonic() + STARTS_WITHIN
+    while not is_there():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < until, log.read_text()
+        time.sleep(0.1)  # polling a process that starts, not waiting for luck
 
 
 class Server:
@@ -62,36 +62,26 @@ class Server:
     def __init__(
         self,
         folder: Path,
-        database: str = "",
+        database: str = "sqlite:///mlflow.db",
         copy: Path | None = None,
         artifacts: str = "mlartifacts",
     ) -> None:
-        self.folder, self.port = folder, free_port()
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.database = database or "sqlite:///mlflow.db"
-        self.artifacts = artifacts
+        self.folder, port = folder, str(free_port())
+        self.uri = f"http://127.0.0.1:{port}"
+        self._words = (warm.interpreter(), folder / "serve.py", database, artifacts, port)
         if copy is not None:
             shutil.copy(copy, folder / "mlflow.db")
-        (folder / "serve.py").write_text(_PROGRAM)
+        (folder / "serve.py").write_text(table("mlflow_server")["SERVE"])
 
     def start(self) -> Server:
         """Start, and wait until it answers."""
         (self.folder / "pid").unlink(missing_ok=True)
-        words = [self.database, self.artifacts, str(self.port)]
-        with open(self.folder / "log", "ab") as log:
-            process = subprocess.Popen(
-                [warm.interpreter(), self.folder / "serve.py", *words],
-                cwd=self.folder,
-                env={**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true"},
-                stdout=log,
-                stderr=log,
-            )
-        until = time.monotonic() + STARTS_WITHIN
-        while not self._answers():
-            assert process.poll() is None, (self.folder / "log").read_text()
-            assert time.monotonic() < until, (self.folder / "log").read_text()
-            time.sleep(0.1)  # polling a process that starts, not waiting for luck
-        self.process = process
+        variables = os.environ | {"MLFLOW_DISABLE_TELEMETRY": "true"}
+        log = self.folder / "log"
+        with log.open("ab") as file:
+            how = {"cwd": self.folder, "env": variables, "stdout": file, "stderr": file}
+            self.process = subprocess.Popen(self._words, **how)
+        wait(lambda: answers(f"{self.uri}/health"), self.process, log)
         return self
 
     def kill(self, how: int = signal.SIGKILL) -> None:
@@ -99,9 +89,3 @@ class Server:
         if self.process.poll() is None:
             os.kill(int((self.folder / "pid").read_text()), how)
             self.process.wait(timeout=60)
-
-    def _answers(self) -> bool:
-        try:
-            return urllib.request.urlopen(f"{self.uri}/health", timeout=5).status == 200
-        except (urllib.error.URLError, OSError):
-            return False

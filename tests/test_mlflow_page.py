@@ -7,9 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from playwright.sync_api import Page
 import fake_results
 import tracked
 from browser import chromium
-from mlflow_server import STARTS_WITHIN, free_port
+from mlflow_server import answers, free_port, wait
 from pflpipe.pipeline import mlflow_export
 
 pytestmark = pytest.mark.docs
@@ -30,11 +27,11 @@ FIGURE = PAGE.parent / "images" / "quickstart_privacy_utility.png"
 
 def command() -> tuple[list[str], dict[str, str]]:
     """The page's command that starts MLflow, with this interpreter's MLflow, and its variable."""
-    found = re.search(r"^(\w+)=(\w+) \.venv/bin/(mlflow ui .*)$", PAGE.read_text(), re.MULTILINE)
-    assert found
-    assert found[0].replace(".venv/bin/", "").startswith(mlflow_export.UI)
-    words = [sys.executable, "-m", *found[3].split()]
-    return words, {"MLFLOW_DISABLE_TELEMETRY": "true", found[1]: found[2]}
+    ((start, name, value, words),) = re.findall(
+        r"^((\w+)=(\w+) )\.venv/bin/(mlflow ui .*)$", PAGE.read_text(), re.MULTILINE
+    )
+    assert f"{start}{words}".startswith(mlflow_export.UI)
+    return [sys.executable, "-m", *words.split()], {"MLFLOW_DISABLE_TELEMETRY": "true", name: value}
 
 
 @pytest.fixture(scope="module")
@@ -42,44 +39,25 @@ def uri(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The printed address, of MLflow as the page says, on a study of eight settings in a folder
     that was moved."""
     folder, moved = tmp_path_factory.mktemp("first"), tmp_path_factory.mktemp("moved")
-    base = fake_results.BASE
-    training = dataclasses.replace(base.training, evaluate_every=1)
-    study = fake_results.study(
-        "digits", base=dataclasses.replace(base, training=training), seeds=(0, 1)
-    )
+    training = dataclasses.replace(fake_results.BASE.training, evaluate_every=1)
+    base = dataclasses.replace(fake_results.BASE, training=training)
     with tracked.environment():
-        world = tracked.World(folder, study)
+        world = tracked.World(folder, fake_results.study("digits", base=base, seeds=(0, 1)))
         figures = world.results / "figures" / "digits"
         figures.mkdir(parents=True)
         shutil.copy(FIGURE, figures / "best.png")
         done = world.sync()
         assert done.startswith("done: 16 runs")
     shutil.move(world.results, moved / "results")
-    port = free_port()
+    port, log = free_port(), moved / "log"
     words, variables = command()
-    server = subprocess.Popen(
-        [*words, "--port", str(port)],
-        cwd=moved,
-        env={**os.environ, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    until = time.monotonic() + STARTS_WITHIN
-    while not answers(f"http://127.0.0.1:{port}/health"):
-        assert server.poll() is None, server.communicate()[0]
-        assert time.monotonic() < until
-        time.sleep(0.2)  # polling a process that starts
+    with log.open("w") as file:
+        how = {"cwd": moved, "env": os.environ | variables, "stdout": file, "stderr": file}
+        server = subprocess.Popen([*words, "--port", str(port)], start_new_session=True, **how)
+    wait(lambda: answers(f"http://127.0.0.1:{port}/health"), server, log)
     yield done.partition(", page ")[2].replace(":5000/", f":{port}/")
     os.killpg(server.pid, signal.SIGTERM)  # the group of this very process
-    server.communicate(timeout=60)
-
-
-def answers(address: str) -> bool:
-    try:
-        return urllib.request.urlopen(address, timeout=5).status == 200
-    except (urllib.error.URLError, OSError):
-        return False
+    server.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,8 @@ from pflpipe.report import tidy
 from pflpipe.study.study_spec import Study
 
 SETTINGS = (
-    "MLFLOW_TRACKING_URI",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT",
-    "MLFLOW_DISABLE_TELEMETRY",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT",
+    *("MLFLOW_TRACKING_URI", "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"),
+    *("MLFLOW_DISABLE_TELEMETRY", "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"),
 )
 
 
@@ -32,9 +29,8 @@ def environment() -> Iterator[None]:
 
 
 def small(name: str, **changes: Any) -> Study:
-    return fake_results.study(
-        name, **({"seeds": (0,), "epsilons": (2.0,), "methods": ("fedavg", "feddpa!")} | changes)
-    )
+    of = {"seeds": (0,), "epsilons": (2.0,), "methods": ("fedavg", "feddpa!")}
+    return fake_results.study(name, **(of | changes))
 
 
 def runs_of(study: Study, results: Path) -> list[mlflow_runs.Tracked]:

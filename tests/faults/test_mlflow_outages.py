@@ -6,7 +6,6 @@ import itertools
 import os
 import signal
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,20 +15,10 @@ import pytest
 import requests
 from mlflow.tracking import MlflowClient
 
-import tracked
 from mlflow_server import Server, free_port
 from tracked import World, small
 
-pytestmark = pytest.mark.faults
-TESTS = Path(__file__).resolve().parent.parent
-
-
-@pytest.fixture(autouse=True)
-def environment() -> Iterator[None]:
-    with tracked.environment():
-        # What the default of 5 s is on a machine that has nothing else to do.
-        os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"
-        yield
+pytestmark = [pytest.mark.faults, pytest.mark.usefixtures("patient")]
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +38,6 @@ def server(shared: Server) -> Server:
 @pytest.fixture
 def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     return World(tmp_path, small(request.node.name.replace("[", "_").rstrip("]")))
-
-
-def refused(world: World, uri: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Sync while MLflow does not take it, and return the one line that says so."""
-    capsys.readouterr()
-    assert world.sync(uri).startswith("pending: ")
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
-    assert line.startswith("warning: ")
-    assert line.endswith("; nothing is lost, the next run tries again")
-    assert "secret" not in captured.err + captured.out + world.marker.read_text()
-    return line
 
 
 def complete(world: World, uri: str) -> None:
@@ -100,14 +77,7 @@ def at_request(number: int, answered: bool, happen: Any, kind: str = "") -> Iter
         yield sent
 
 
-def creations(sent: list[str]) -> int:
-    """Return how many of the requests make a run."""
-    return sum("runs/create" in what for what in sent)
-
-
-def test_a_server_that_is_killed_meanwhile_has_every_run_once_when_it_is_back(
-    server, world, capsys, long
-):
+def test_a_server_that_is_killed_has_every_run_once_when_it_is_back(server, world, refused, long):
     with at_request(0, False, None) as sent:
         calm = World(world.folder / "calm", small("calm"))
         calm.sync(server.uri)
@@ -116,43 +86,39 @@ def test_a_server_that_is_killed_meanwhile_has_every_run_once_when_it_is_back(
     for number, answered in moments if long else [(1, True), (len(sent) // 2, True)]:
         again = World(world.folder / f"{number}{answered}", small(f"killed_{number}_{answered}"))
         with at_request(number, answered, server.kill):
-            line = refused(again, server.uri, capsys)
+            line = refused(again, server.uri)
         assert "start it, or correct its address" in line
         server.start()
         complete(again, server.uri)
 
 
-def test_a_request_whose_answer_was_lost_is_not_made_twice(server, world, capsys):
+def test_a_request_whose_answer_was_lost_is_not_made_twice(server, world, refused):
     with at_request(0, False, None) as sent:
         World(world.folder / "calm", small("calm_again")).sync(server.uri)
-    with at_request(creations(sent), True, lambda: None, "runs/create") as asked:
-        refused(world, server.uri, capsys)
-    assert [what for what in asked if "runs/create" in what] == [
-        what for what in sent if "runs/create" in what
-    ], "the last one has no answer, and is not asked for again"
+    made = [what for what in sent if "runs/create" in what]
+    with at_request(len(made), True, lambda: None, "runs/create") as asked:
+        refused(world, server.uri)
+    again = [what for what in asked if "runs/create" in what]
+    assert again == made, "the last one has no answer, and is not asked for again"
     complete(world, server.uri)
 
 
-def test_a_refused_port_is_one_line_without_the_password(world, capsys):
+def test_a_refused_port_is_one_line_without_the_password(world, refused):
     port = free_port()
-    line = refused(world, f"http://me:secret@127.0.0.1:{port}/?token=secret", capsys)
+    line = refused(world, f"http://me:secret@127.0.0.1:{port}/?token=secret")
     assert line.startswith(f"warning: http://127.0.0.1:{port}/ did not take study")
     assert "start it, or correct its address" in line
 
 
-def test_a_server_that_accepts_and_never_answers_is_given_up(world, capsys):
+def test_a_server_that_accepts_and_never_answers_is_given_up(world, refused):
     os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "1"
-    accepted = []
-    with socket.create_server(("127.0.0.1", 0)) as hole:
-
-        def swallow() -> None:
-            with suppress(OSError):
-                while True:
-                    accepted.append(hole.accept()[0])
-
-        threading.Thread(target=swallow, daemon=True).start()
-        line = refused(world, f"http://127.0.0.1:{hole.getsockname()[1]}", capsys)
-        hole.shutdown(socket.SHUT_RDWR)
+    with socket.create_server(("127.0.0.1", 0)) as hole:  # the system accepts, nobody answers
+        line = refused(world, f"http://127.0.0.1:{hole.getsockname()[1]}")
+        hole.setblocking(False)
+        accepted = []
+        with suppress(BlockingIOError):
+            while True:
+                accepted.append(hole.accept())
     assert "it accepts connections and does not answer" in line
     # The first look, one request and its one repetition.
     assert len(accepted) <= 3
@@ -175,59 +141,54 @@ def guarded(status: int) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("status", "do"),
-    [
-        (401, "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
-        (403, "ask its administrator for the right to write there"),
-    ],
-)
+ADVICE = {
+    401: "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+    403: "ask its administrator for the right to write there",
+}
+
+
+@pytest.mark.parametrize("status", ADVICE)
 def test_wrong_credentials_are_named_and_right_ones_are_enough(
-    status, do, server, world, capsys, monkeypatch
+    status, server, world, refused, monkeypatch
 ):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "me")
     with guarded(status):
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "guessed")
-        assert do in refused(world, server.uri, capsys)
+        assert ADVICE[status] in refused(world, server.uri)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
         complete(world, server.uri)
 
 
-def test_a_read_only_database_behind_a_server_is_named(server, world, tmp_path, capsys):
+def test_a_read_only_database_behind_a_server_is_named(server, world, tmp_path, refused):
     folder = tmp_path / "read_only"
     folder.mkdir()
     database = f"sqlite:///file:{folder / 'mlflow.db'}?mode=ro&uri=true"
     other = Server(folder, database, copy=server.folder / "mlflow.db").start()
     try:
-        line = refused(world, other.uri, capsys)
+        line = refused(world, other.uri)
         assert "its log says why, such as a database that is read-only or full" in line
     finally:
         other.kill()
     complete(world, server.uri)
 
 
-def test_a_read_only_database_of_ones_own_is_named(server, world, tmp_path, capsys):
+def test_a_read_only_database_of_ones_own_is_named(server, world, tmp_path, refused):
     file = tmp_path / "own.db"
     file.write_bytes((server.folder / "mlflow.db").read_bytes())
-    line = refused(world, f"sqlite:///file:{file}?mode=ro&uri=true", capsys)
+    line = refused(world, f"sqlite:///file:{file}?mode=ro&uri=true")
     assert "make that file writable" in line
 
 
-PIPELINE = """
-import sys
-from pathlib import Path
-import tracked
-
-world = tracked.World(Path(sys.argv[1]), tracked.small(sys.argv[2]))
-print(world.sync(sys.argv[3]))
-"""
-
-
-def test_a_pipeline_that_was_killed_leaves_nothing_twice(server, world):
+def killed_while_it_syncs(world: World, uri: str) -> None:
+    """Let a process of its own sync, which is killed in the middle of the first run."""
     ended = os.fork()
     if not ended:
         with at_request(12, True, lambda: os.kill(os.getpid(), signal.SIGKILL)):
-            world.sync(server.uri)
+            world.sync(uri)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(ended, 0)[1]) == -signal.SIGKILL
+
+
+def test_a_pipeline_that_was_killed_leaves_nothing_twice(server, world):
+    killed_while_it_syncs(world, server.uri)
     complete(world, server.uri)
