@@ -12,14 +12,12 @@ import warm
 from faulty import SCORES, bits, forget
 from reliability import record
 
-TABLES = tabled.table("test_kills")
-
 pytestmark = [pytest.mark.faults, pytest.mark.pipeline]
 
 # Snakemake in a group of processes of its own, killed after so many seconds. A script's process
 # notes who it is; where none is at work the next one is killed. The pid of one that is gone is not
 # somebody else's yet.
-KILLED = TABLES["KILLED"]
+KILLED = tabled.table("test_kills")["KILLED"]
 WHOM = ("snakemake", "worker", "group")
 
 
@@ -32,10 +30,8 @@ def killed(folder: Path, whom: str, seconds: float) -> int:
 
 @pytest.mark.parametrize("part", range(4))
 def test_twenty_kills_at_random_moments_end_with_the_same_bits(part, ready, tmp_path, long):
-    folder = tmp_path / "project"
-    shutil.copytree(ready.folder, folder)
-    draw = random.Random(part)
-    hit = 0
+    folder = Path(shutil.copytree(ready.folder, tmp_path / "project"))
+    draw, hit = random.Random(part), 0
     for number in range(50 if long else 5):
         whom = WHOM[(part + number) % len(WHOM)]
         code = killed(folder, whom, draw.uniform(0, 0.9 * ready.seconds))

@@ -23,12 +23,11 @@ def _train(place: Path, cell: Cell, handed: object, stops: bool) -> None:
 
     def stop(self: runs.Report, progress: object) -> None:
         show(self, progress)
-        if progress.round == 4:
+        if stops and progress.round == 4:
             os.write(told, b"stopped\n")
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    if stops:
-        runs.Report.show = stop
+    runs.Report.show = stop
     with open(told, "w", encoding="utf-8", closefd=False) as sys.stderr:
         test_runs.train_here(place, cell, checkpoint_seconds=0)
 
@@ -60,18 +59,17 @@ def test_a_run_that_an_old_worker_still_trains_is_waited_for_and_has_the_same_bi
             later = answers.read()
     new.join()
     old.join()
-    host = os.uname().nodename
-    assert first == f"waiting: this run is trained by process {old.pid} of {host} already\n"
+    whom = f"process {old.pid} of {os.uname().nodename}"
+    assert first == f"waiting: this run is trained by {whom} already\n"
     assert later == "", "it is not trained again"
     assert (old.exitcode, new.exitcode) == (0, 0)
     for name in ("rounds.csv", "run.json", "states.bin"):
         assert (shared / "run" / name).read_bytes() == (whole / "run" / name).read_bytes()
     assert not list((shared / "checkpoints").iterdir())
-    record(
-        "the worker of a killed snakemake, or of another pipeline in the folder, is still at work "
-        "when the same command starts",
-        "the new worker says for whom it waits, takes over the result and ends with the same bits",
-    )
+    whose = "the worker of a killed snakemake, or of another pipeline in the folder,"
+    goes_on = "takes over the result and ends with the same bits"
+    outcome = f"the new worker says for whom it waits, {goes_on}"
+    record(f"{whose} is still at work when the same command starts", outcome)
 
 
 @pytest.mark.parametrize(("fingerprint", "done"), [("mine", True), ("another", False)])
@@ -111,8 +109,7 @@ def test_a_run_that_failed_is_not_taken_over_and_one_without_locks_is_trained(
     def refuse(file: int, how: int) -> None:
         raise OSError(37, "No locks available")
 
-    with run_lock.exclusive(path, "mine", ALONE) as is_done:
-        assert not is_done
-    monkeypatch.setattr(run_lock.fcntl, "flock", refuse)
-    with run_lock.exclusive(path, "mine", ALONE) as is_done:
-        assert not is_done
+    for flock in (run_lock.fcntl.flock, refuse):
+        monkeypatch.setattr(run_lock.fcntl, "flock", flock)
+        with run_lock.exclusive(path, "mine", ALONE) as is_done:
+            assert not is_done

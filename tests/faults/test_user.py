@@ -34,15 +34,9 @@ def as_unknown_user(folder: Path, *command: str, **environment: str) -> tuple[in
     for path in (folder, *folder.rglob("*")):
         os.chown(path, UNKNOWN, UNKNOWN)
     words = {"PATH": os.defpath, "PYTHONDONTWRITEBYTECODE": "1"} | environment
-    done = subprocess.run(
-        [*USER, *command],
-        cwd=folder,
-        env=words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    return done.returncode, done.stdout
+    how = {"cwd": folder, "env": words, "capture_output": True, "text": True}
+    done = subprocess.run([*USER, *command], **how)
+    return done.returncode, done.stdout + done.stderr
 
 
 @as_root
