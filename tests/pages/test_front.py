@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import synthetic
 
+import tabled
 from pages import blocks, front, overview
 from pages.panel import panels
 from pflpipe.methods import registry
@@ -17,12 +18,6 @@ ONE = {"people": (10,), "fractions": (0.2,)}
 
 
 LEVEL = synthetic.fixed((55, 64, 64), fedrep=(66,), local_only=(60,))
-CLAIMS = """\
-program,mechanism,verdict,epsilon_claimed,epsilon_true,epsilon_is,epsilon_lower,evidence
-A,noise,refuted,1,2,exact,1.5,both
-A,no noise,refuted,1,inf,exact,1,arithmetic
-A,all,kept,1,1,exact,0,
-"""
 
 
 def cells(line: str) -> list[str]:
@@ -65,7 +60,7 @@ def test_pages_that_ask_get_table_and_pictures_and_no_page_is_a_picture_s_reason
     found[front.MAP] = found["people_spi"]
     assert front.write(tmp_path, found) == []
     assert list((tmp_path / "docs/images").iterdir()) == []
-    (tmp_path / "docs/audit_others.csv").write_text(CLAIMS)
+    (tmp_path / "docs/audit_others.csv").write_text(tabled.table("test_front")["CLAIMS"])
     page = tmp_path / "docs/index.md"
     page.write_text(f"Before.\n{blocks.block(front.ANSWER, '')}\nAfter.\n")
     assert front.write(tmp_path, found) == [page]

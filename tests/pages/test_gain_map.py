@@ -29,10 +29,13 @@ ONE = {"people": (10,), "fractions": (0.2,), "epsilons": (2.0,)}
 def region(personal: float, released: float, spread: float = 0.0) -> Panel:
     """FedRep's mean and that of the best released model, beside learning alone at 60 and DP-FedAvg
     at 50."""
-
     lines = {"local_only": (ALONE,), "dp_fedavg": (50, 40, 40), "fedrep": (personal,)}
-    level = fixed((released, released, released), **lines)
-    (panel,) = panels(synthetic.made(level, **ONE, spread=spread))
+    return of_levels((released,) * 3, spread=spread, **lines)
+
+
+def of_levels(others: tuple[float, ...], spread: float = 0.0, **lines: tuple[float, ...]) -> Panel:
+    """A single region of a study with these levels."""
+    (panel,) = panels(synthetic.made(fixed(others, **lines), **ONE, spread=spread))
     return panel
 
 
@@ -62,15 +65,14 @@ def test_a_released_model_is_no_personal_one_however_good_it_is():
 def test_every_released_model_is_a_rival_whatever_validation_rows_said():
     """The rival that stands first on validation rows is not the strongest."""
     lines = {"local_only": (ALONE,), "dp_fedavg": (70, 65, 71), "fedrep": (72,)}
-    (panel,) = panels(synthetic.made(fixed((71.5, 71.5, 60), **lines), **ONE, spread=0))
+    panel = of_levels((71.5, 71.5, 60), **lines)
     assert panel.verdicts["ε = 2"].word == "does not pay"
     assert panel.released("ε = 2").label == "untouched"
 
 
 def test_the_own_constant_is_a_rival_that_no_study_needs_to_have():
     """Everybody's majority has 50 % of the own test rows right; learning alone has 40."""
-    level = fixed((30, 30, 30), local_only=(40,), fedrep=(50.5,))
-    (panel,) = panels(synthetic.made(level, **ONE, spread=0))
+    panel = of_levels((30, 30, 30), local_only=(40,), fedrep=(50.5,))
     verdict = panel.verdicts["ε = 2"]
     assert (verdict.word, verdict.beside["a"][0].name) == ("does not pay", "the own constant")
     assert panel.constant.values("personal_own").tolist() == [50.0, 51.0, 52.0, 53.0, 54.0]
@@ -110,15 +112,15 @@ def test_neither_word_is_wrong_more_often_than_it_says_and_intervals_hold(monkey
     95 % less two standard errors of 200 studies are 92."""
     monkeypatch.syspath_prepend(BENCHMARKS)
     bench = importlib.import_module("bench_verdicts")
-    for settings in (
-        {"luck": bench.thrice, "collapses": False},
-        {"luck": bench.equal, "collapses": False, "common": 2.0},
-        {"luck": bench.thrice, "collapses": True, "lines": (2, 2)},
-    ):
-        for paying in (False, True):
-            found = bench.simulate(bench.Setting(3, paying=paying, **settings), 200)
+    for paying, wrong in ((False, "pays"), (True, "does not pay")):
+        for setting in (
+            bench.Setting(3, paying=paying, luck=bench.thrice, collapses=False),
+            bench.Setting(3, paying=paying, luck=bench.equal, collapses=False, common=2.0),
+            bench.Setting(3, paying=paying, luck=bench.thrice, collapses=True, lines=(2, 2)),
+        ):
+            found = bench.simulate(setting, 200)
             assert min(found["held"], found["shown"]) >= 92
-            assert found["does not pay" if paying else "pays"] <= 5
+            assert found[wrong] <= 5
 
 
 # ---------------------------------------------------------------- the map
@@ -127,15 +129,10 @@ def test_neither_word_is_wrong_more_often_than_it_says_and_intervals_hold(monkey
 def regions(line: str, people: int, fraction: float, epsilon: float) -> tuple[float | None, ...]:
     """With many rows learning alone is as good as anything; with few rows a released model is, at a
     small budget, and FedRep at a large one. FedRep is 40 points worse with ten people."""
-    many = fraction < 0.5
-    alone = 90.0 if many else 60.0
-    fedrep = 90.0 if many else 70.0 + epsilon
-    return {
-        "local_only": (alone, None, None),
-        "dp_fedavg": (55, 50, 50),
-        "untouched": (75, 75, 75),
-        "fedrep": (fedrep - 40 * (people == 10), None, None),
-    }[line]
+    alone, fedrep = (90.0, 90.0) if fraction < 0.5 else (60.0, 70.0 + epsilon)
+    own = {"local_only": alone, "fedrep": fedrep - 40 * (people == 10)}
+    released = {"dp_fedavg": (55, 50, 50), "untouched": (75, 75, 75)}
+    return released.get(line) or (own[line], None, None)
 
 
 @pytest.fixture(scope="module")
@@ -159,10 +156,8 @@ def test_every_region_has_an_entry_and_a_row(study):
         f"At ε = 0.5, {none}: {shared}; at ε = 8, personalization pays: train fedrep.",
     ]
     table = gain_map.table(found)
-    assert table[["people", "rows", "budget"]].to_numpy().tolist() == [
-        [str(people), str(rows), f"ε = {budget:g}"]
-        for people, rows, budget in itertools.product((10, 40), (80, 40), (0.5, 8))
-    ]
+    of = table[["people", "rows", "budget"]].itertuples(index=False, name=None)
+    assert [*of] == [*itertools.product(("10", "40"), ("80", "40"), ("ε = 0.5", "ε = 8"))]
     assert table["verdict"].tolist() == ["does not pay"] * 7 + ["pays"]
     last = table.iloc[-1]
     assert (last["personal model"], last["rival (b)"]) == ("fedrep", "untouched")
@@ -171,24 +166,22 @@ def test_every_region_has_an_entry_and_a_row(study):
 
 
 def test_an_undecided_region_says_what_to_do_meanwhile():
-    level = fixed((55, 55, 55), fedrep=(61,), local_only=(60,))
-    found = panels(synthetic.made(level, **ONE, spread=1))
+    panel = of_levels((55, 55, 55), spread=1, fedrep=(61,), local_only=(60,))
     undecided = "it is undecided whether personalization pays: learn alone, or run more seeds."
-    assert next(sentences.paying(found[0].verdicts)) == f"At ε = 2, {undecided}"
-    assert "| 10 | 80 | alone? |" in gain_map.matrix(found)
+    assert next(sentences.paying(panel.verdicts)) == f"At ε = 2, {undecided}"
+    assert "| 10 | 80 | alone? |" in gain_map.matrix([panel])
 
 
 def lending(study: archive.Archive) -> archive.Archive:
     """FedRep's scores as those of a method without rounds, in a study without other methods."""
     runs = study.runs[study.runs["line"] == "fedrep"]
     once = runs.assign(line="once", method="once", rounds=1, cell=runs["cell"] + "-once")
-    return dataclasses.replace(
-        study,
-        about=dataclasses.replace(study.about, measured={"once": "Elsewhere."}),
-        runs=once,
-        correct=study.correct[list(runs["cell"])].set_axis(list(once["cell"]), axis=1),
-        curves=study.curves[list(runs["cell"])].set_axis(list(once["cell"]), axis=1),
+    correct, curves = (
+        table[list(runs["cell"])].set_axis(list(once["cell"]), axis=1)
+        for table in (study.correct, study.curves)
     )
+    about = dataclasses.replace(study.about, measured={"once": "Elsewhere."})
+    return dataclasses.replace(study, about=about, runs=once, correct=correct, curves=curves)
 
 
 def test_a_study_that_has_all_of_a_maps_splits_lends_it_the_methods_without_rounds(study):
@@ -208,15 +201,16 @@ def test_a_study_that_has_all_of_a_maps_splits_lends_it_the_methods_without_roun
 @pytest.mark.slow
 def test_the_map_comes_first_and_is_the_same_from_committed_files_alone(study, tmp_path):
     single = synthetic.made(regions, people=(40,), fractions=(0.6,))
-    once, again = {}, {}
-    for files in (once, again):
-        docs = tmp_path / str(id(files))
-        for one in (study, dataclasses.replace(single, name="single")):
-            synthetic.save(one, docs)
+
+    def files(docs: Path) -> dict[Path, bytes]:
+        synthetic.save(study, docs)
+        synthetic.save(dataclasses.replace(single, name="single"), docs)
         pages = [page.name for page in results.write(docs)]
         assert pages == ["results.md", "made_up.md", "single.md"]
-        files |= {path.relative_to(docs): path.read_bytes() for path in docs.rglob("*.*")}
-    assert once == again
+        return {path.relative_to(docs): path.read_bytes() for path in docs.rglob("*.*")}
+
+    once = files(tmp_path / "once")
+    assert files(tmp_path / "again") == once
     assert once[Path("results/made_up/map.png")].startswith(b"\x89PNG")
     order = (
         "## The map: where private personalization pays",
@@ -232,20 +226,19 @@ def test_the_map_comes_first_and_is_the_same_from_committed_files_alone(study, t
 
 def test_what_is_exported_of_a_map_keeps_people_rows_and_the_choice_of_the_search(tmp_path):
     base = fake_results.study(epsilons=(2.0,), methods=("local_only", "dp_fedavg"))
-    rows = []
-    for clients, fraction in itertools.product((6, 12), (0.2, 0.5)):
-        split = {"clients": clients, "test_fraction": fraction}
-        partition = dataclasses.replace(fake_results.BASE.partition, **split)
-        rows += [Row(dataclasses.replace(cell, partition=partition)) for cell in base.cells]
-    study = dataclasses.replace(base, rows=tuple(rows))
+    splits = [
+        dataclasses.replace(fake_results.BASE.partition, clients=clients, test_fraction=fraction)
+        for clients, fraction in itertools.product((6, 12), (0.2, 0.5))
+    ]
+    cells = [dataclasses.replace(cell, partition=one) for one in splits for cell in base.cells]
+    study = dataclasses.replace(base, rows=tuple(map(Row, cells)))
     written, target = fake_results.write(study, tmp_path), tmp_path / "docs"
-    told = {cell.id: "Here." for cell in study.cells}
+    told = {cell.id: "Here." for cell in cells}
     archive.export(study, written, tmp_path / "data", target, told, "")
     runs = pd.read_parquet(target / archive.FILE).set_index("cell")
-    for cell in study.cells:
-        found = runs.loc[cell.id]
-        assert found["clients"] == cell.partition.clients
-        assert found["test_fraction"] == cell.partition.test_fraction
+    for cell in cells:
+        found, split = runs.loc[cell.id], cell.partition
+        assert (found["clients"], found["test_fraction"]) == (split.clients, split.test_fraction)
         scores = pd.read_csv(written / "scores/tiny" / f"{cell.method}.csv")
         mean = scores.loc[scores["cell"] == cell.id, "global_validation"].mean()
         assert found["global_validation"] == pytest.approx(mean, abs=1e-4, nan_ok=True)
