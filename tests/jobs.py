@@ -22,32 +22,19 @@ import numpy as np
 
 from browser import WIDTHS, beyond, chromium, opened
 from called import works
+from tabled import table
 
 ROOT = Path(__file__).resolve().parents[1]
-TO_A_VERDICT = "pflpipe run {0}.csv --user person --label answer --yes --minutes 1"
-SNAKEMAKE = 'snakemake --cores all --snakefile "$(python -c "{}")" --'.format(
-    "from pflpipe.pipeline.project import SNAKEFILE; print(SNAKEFILE)"
-)
-PAPER = r"""\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}
-\textwidth=6.9in\columnsep=.3in\oddsidemargin=-.2in\begin{document}x\input{results/tables/classes}
-\begin{figure*}\includegraphics{paper/gains.pdf}\end{figure*}
-\begin{figure*}\includegraphics{paper/cost.pdf}\end{figure*}\end{document}
-"""
-MLFLOW = (
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false exec mlflow ui --workers 1"
-    " --backend-store-uri sqlite:///results/mlflow.db --artifacts-destination results/mlartifacts"
-    " >mlflow.log 2>&1"
-)
+TABLES = table("jobs")
 
 
 @dataclass(frozen=True)
 class Job:
     """What is typed, and the page of the folder that is looked at, or nothing for what was
-    printed. ``before`` writes what a user has already."""
+    printed."""
 
     typed: str
-    page: str = ""
-    before: Callable[[Path], None] = lambda folder: None
+    page: str
 
 
 def people(name: str) -> Callable[[Path], None]:
@@ -61,18 +48,17 @@ def people(name: str) -> Callable[[Path], None]:
         words = np.array(["calm", "pain", "sleep", "tired", "walk", "rest", "eat", "work"])
         said = rng.integers(0, len(words), (1200, 6))
         weight = np.array([-1, 2, -1, 1, -1, 0, 0, 0])[said].sum(axis=1) + level
-        given = {
-            "classes": np.where(score > 0, "high", "low"),
-            "errors": score.round(3),
-            "texts": np.where(weight > 0, "high", "low"),
-        }[name]
+        given = score.round(3)
+        if name != "errors":
+            given = np.where((weight if name == "texts" else score) > 0, "high", "low")
+        texts = name == "texts"
+        names = ["note"] if texts else [f"test_{number}" for number in range(5)]
+        rows = [[" ".join(words[one])] for one in said] if texts else values.tolist()
         with (folder / f"{name}.csv").open("w", newline="") as file:
             writer = csv.writer(file)
-            own = ["note"] if name == "texts" else [f"test_{number}" for number in range(5)]
-            writer.writerow(["person", *own, "answer"])
-            for row in range(1200):
-                own = [" ".join(words[said[row]])] if name == "texts" else [*values[row]]
-                writer.writerow([f"p{row // 20:02}", *own, given[row]])
+            writer.writerow(["person", *names, "answer"])
+            for row, (own, answer) in enumerate(zip(rows, given, strict=True)):
+                writer.writerow([f"p{row // 20:02}", *own, answer])
 
     return write
 
@@ -92,7 +78,7 @@ def own_method(folder: Path) -> None:
 
 def paper(folder: Path) -> None:
     """Put a paper of two columns there."""
-    (folder / "paper.tex").write_text(PAPER)
+    (folder / "paper.tex").write_text(TABLES["PAPER"])
 
 
 def changed(folder: Path) -> None:
@@ -104,32 +90,12 @@ def changed(folder: Path) -> None:
 
 
 JOBS = {
-    "install": Job("python3 -m venv ../venv && ../venv/bin/pip install --quiet '{wheel}[all]'"),
-    **{
-        name: Job(TO_A_VERDICT.format(name), f"results/verdicts/{name}.html", people(name))
-        for name in ("classes", "errors", "texts")
-    },
-    "change": Job("pflpipe run classes --yes", "results/verdicts/classes.html", changed),
-    "paper": Job(
-        "pflpipe figures classes cost gains --bare --out paper && pdflatex -interaction=batchmode"
-        " paper.tex && mutool draw -q -r 80 -o paper%d.png paper.pdf"
-        " && printf '<img src=%s>' paper?.png >paper.html",
-        "paper.html",
-        paper,
-    ),
-    "report": Job(f"{SNAKEMAKE} results/report.html", "results/report.html"),
-    "mlflow": Job(f"{SNAKEMAKE} results/tracking/classes.done", "mlflow"),
-    "method": Job(
-        f"{SNAKEMAKE} results/tables/easgd.csv && cat results/tables/easgd.md", "", own_method
-    ),
-    "notebook": Job(
-        "pip install --quiet nbconvert ipykernel && jupyter nbconvert --execute --to html"
-        " notebook.ipynb",
-        "notebook.html",
-        notebook,
-    ),
-    "quickstart": Job("pflpipe quickstart", "results/verdicts/quickstart.html"),
+    name: Job(text.replace("{snakemake}", TABLES["SNAKEMAKE"]), page)
+    for name, (text, page) in TABLES["JOBS"].items()
 }
+BEFORE = {name: people(name) for name in ("classes", "errors", "texts")}
+BEFORE |= {"change": changed, "paper": paper, "method": own_method, "notebook": notebook}
+"""What writes the files that a user has before a job."""
 
 
 def typed(job: Job, wheel: Path, folder: Path) -> tuple[float, str]:
@@ -157,7 +123,7 @@ def pictures(name: str, job: Job, printed: str, folder: Path) -> Iterator[str]:
     address: str | Path = page
     if job.page == "mlflow":
         variables = os.environ | {"PATH": f"{folder.parent}/venv/bin:{os.environ['PATH']}"}
-        server = subprocess.Popen(["bash", "-c", MLFLOW], cwd=folder, env=variables)
+        server = subprocess.Popen(["bash", "-c", TABLES["MLFLOW"]], cwd=folder, env=variables)
         told = (folder / "results/tracking/classes.done").read_text()
         address = re.findall(r"http\S+", told)[0]
         wait = ("--retry", "300", "--retry-delay", "1", "--retry-connrefused")
@@ -185,7 +151,7 @@ def main() -> None:
     print("| job | seconds | screenshots |\n|---|--:|---|")
     for name in names or JOBS:
         job = JOBS[name]
-        job.before(folder)
+        BEFORE.get(name, lambda _: None)(folder)
         seconds, printed = typed(job, Path(wheel).resolve(), folder)
         shown = "; ".join(pictures(name, job, printed, folder))
         print(f"| {name} | {seconds:.0f} | {shown} |", flush=True)

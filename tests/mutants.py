@@ -36,10 +36,8 @@ class Mutant(NamedTuple):
     tests: str
 
 
-MUTANTS = {
-    name: Mutant(**given)
-    for name, given in yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text()).items()
-}
+_GIVEN = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+MUTANTS = {name: Mutant(**given) for name, given in _GIVEN.items()}
 
 
 def survives(mutant: Mutant, *, fast: bool) -> bool:

@@ -14,35 +14,21 @@ from pathlib import Path
 import pytest
 
 from called import called
+from tabled import table
 
 ROOT = Path(__file__).resolve().parent.parent
-
-# Stands in for python3, .venv/bin/python and uv: notes its arguments, makes a copy of itself for
-# `-m venv` and when uv is installed, fails on demand.
-FAKE_PYTHON = """#!/bin/sh
-echo "$(basename "$0") $@" >> "$NOTES"
-case "$(basename "$0") $*" in
-  uv*--torch-backend*) test ! -e no-cpu-wheels -a ! -e no-network; exit ;;
-  uv*) test ! -e no-uv -a ! -e no-network; exit ;;
-  *"install --quiet uv") cp "$0" "$(dirname "$0")/uv" ;;
-esac
-case "$*" in
-  "-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
-  *"requirements.lock"*) test ! -e no-network ;;
-esac
-"""
 
 
 @pytest.fixture
 def checkout(tmp_path):
     """A folder with the Makefile, old requirement files, and a python that installs nothing."""
     shutil.copy(ROOT / "Makefile", tmp_path)
-    (tmp_path / "tools" / "benchmarks" / "peers").mkdir(parents=True)
+    (tmp_path / "tools/benchmarks/peers").mkdir(parents=True)
     for name in ("requirements.lock", "pyproject.toml", "tools/benchmarks/peers/requirements.lock"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).touch()
         os.utime(tmp_path / name, (1, 1))
     python = tmp_path / "python"
-    python.write_text(FAKE_PYTHON)
+    python.write_text(table("test_setup")["PYTHON"])
     python.chmod(0o755)
     return tmp_path
 
@@ -60,9 +46,18 @@ def install(checkout: Path, *words: str) -> tuple[int, str]:
 
 
 def installed(checkout: Path, *words: str) -> str:
-    """What `make install`, or another target, asked of python."""
+    """What `make install`, or another target, asked of python, with success."""
     code, asked = install(checkout, *words)
     assert code == 0
+    return asked
+
+
+def failed(checkout: Path, *words: str) -> str:
+    """What it asked of python, without a network and in vain."""
+    (checkout / "no-network").touch()
+    code, asked = install(checkout, *words)
+    assert code != 0
+    (checkout / "no-network").unlink()
     return asked
 
 
@@ -72,11 +67,10 @@ def are_in_order(asked: str, *words: str) -> bool:
 
 
 def test_install_happens_once(checkout):
-    order = ("-m venv", "-r requirements.lock", "--no-deps", "pip check")
     asked = installed(checkout)
-    assert are_in_order(asked, *order)
+    assert are_in_order(asked, "-m venv", "-r requirements.lock", "--no-deps", "pip check")
     assert asked.count("-r requirements.lock") == 1
-    assert install(checkout) == (0, "")
+    assert installed(checkout) == ""
 
 
 def test_what_uv_does_not_find_pip_installs_with_its_own_configuration(checkout):
@@ -118,33 +112,23 @@ def test_what_is_locked_without_gpu_libraries_names_none(checkout):
 
 
 def test_interrupted_install_is_taken_up_again(checkout):
-    (checkout / "no-network").touch()
-    code, asked = install(checkout)
-    assert code != 0
-    assert "--no-deps" not in asked
-    (checkout / "no-network").unlink()
+    assert "--no-deps" not in failed(checkout)
     assert "-r requirements.lock" in installed(checkout)
 
 
 @pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
 def test_install_follows_its_files_and_a_failed_update_is_not_forgotten(checkout, name):
     installed(checkout)
-    (checkout / "no-network").touch()
     later = os.stat(checkout / ".venv" / ".installed").st_mtime + 10
     os.utime(checkout / name, (later, later))
-    assert install(checkout)[0] != 0
+    failed(checkout)
     os.utime(checkout / name, (1, 1))
-    (checkout / "no-network").unlink()
     assert "-r requirements.lock" in installed(checkout)
 
 
 def test_the_peers_have_an_environment_of_their_own_that_is_made_once(checkout):
     installed(checkout)
-    (checkout / "no-network").touch()
-    code, asked = install(checkout, "bench-peers")
-    assert code != 0
-    assert "bench_peers.py" not in asked
-    (checkout / "no-network").unlink()
+    assert "bench_peers.py" not in failed(checkout, "bench-peers")
     order = ("-m venv .venv-peers", "-r tools/benchmarks/peers/requirements.lock", "pip check")
     benchmark = "bench_peers.py --peers-python .venv-peers/bin/python"
     assert are_in_order(installed(checkout, "bench-peers"), *order, benchmark)
@@ -154,7 +138,7 @@ def test_the_peers_have_an_environment_of_their_own_that_is_made_once(checkout):
 
 def test_bench_leaves_the_peers_to_bench_peers(checkout):
     for name in ("bench_engine.py", "bench_peers.py"):
-        (checkout / "tools" / "benchmarks" / name).touch()
+        (checkout / "tools/benchmarks" / name).touch()
     asked = installed(checkout, "bench")
     assert "bench_engine.py" in asked
     assert "bench_peers.py" not in asked
@@ -162,30 +146,24 @@ def test_bench_leaves_the_peers_to_bench_peers(checkout):
 
 @pytest.mark.slow
 def test_every_benchmark_finds_what_it_imports():
-    programs = [file.stem for file in (ROOT / "tools" / "benchmarks").glob("bench_*.py")]
+    folder = ROOT / "tools/benchmarks"
+    programs = [file.stem for file in folder.glob("bench_*.py")]
     assert len(programs) >= 6
-    imports = f"import {', '.join(programs)}"
-    path = os.pathsep.join([str(ROOT / "tools" / "benchmarks"), str(ROOT / "src")])
-    called(sys.executable, "-c", imports, PYTHONPATH=path)
+    path = os.pathsep.join([str(folder), str(ROOT / "src")])
+    called(sys.executable, "-c", f"import {', '.join(programs)}", PYTHONPATH=path)
 
 
 def test_the_peers_are_measured_with_the_same_torch():
-    ours, theirs = (
-        re.findall(r"^torch==[^;\s]+", (folder / "requirements.lock").read_text(), re.MULTILINE)
-        for folder in (ROOT, ROOT / "tools/benchmarks/peers")
-    )
+    files = [ROOT / folder / "requirements.lock" for folder in ("", "tools/benchmarks/peers")]
+    ours, theirs = (re.findall(r"^torch==[^;\s]+", one.read_text(), re.M) for one in files)
     assert ours == theirs
     assert len(ours) == 1
 
 
-def test_ci_script_can_be_run():
-    script = ROOT / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    called("bash", "-n", script)
-
-
-def test_ci_runs_the_first_two_commands_of_the_readme_in_their_order():
+def test_ci_can_be_run_and_runs_the_first_two_commands_of_the_readme_in_their_order():
     """With results of its own in the folder, and with more time than a hanging test may take."""
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    called("bash", "-n", ROOT / ".ci/run")
     readme, script = ((ROOT / name).read_text() for name in ("README.md", ".ci/run"))
     first, second = re.findall(r"^make ([a-z]+) +# ", readme, re.MULTILINE)
     targets = [word for words in re.findall(r"\bmake ([a-z -]+)", script) for word in words.split()]

@@ -80,13 +80,9 @@ class Block:
 def of_page(page: str) -> list[Block]:
     """The blocks of a document, by its path in the repository, in order."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    return [
-        Block(
-            page,
-            text.count("\n", 0, found.start("indent")) + 1,
-            found["language"].strip(),
-            found["mark"] or "",
-            re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE),
-        )
-        for found in _BLOCK.finditer(text)
-    ]
+    blocks = []
+    for found in _BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start("indent")) + 1
+        content = re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
+        blocks.append(Block(page, line, found["language"].strip(), found["mark"] or "", content))
+    return blocks

@@ -15,29 +15,13 @@ from blocks import ROOT
 
 import warm
 from pflpipe.pipeline import forks
+from tabled import table
 
 PARTS = ("workflow", "src", "profiles", "envs", "docs", "studies", "tools")
 FILES = ("Snakefile", "config.yaml", "README.md", "Makefile", "pyproject.toml", "requirements.lock")
 EXAMPLES = ("docs/examples/easgd.yaml", "docs/examples/public_start.yaml")
 METHODS = ("local_only", "dp_fedavg", "pmtl_ft", "ppsgd", "feddpa")
-# The first words are a module with a main(), or -m and a module to run.
-_PROGRAM = """
-import importlib, os, runpy, sys
-_, interpreter, kind, *words = sys.argv
-sys.path[:0] = os.environ["PYTHONPATH"].split(os.pathsep)
-sys.executable = interpreter
-if kind == "-m":
-    sys.argv = words
-    runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-else:
-    sys.argv = [kind.partition(".")[0], *words]
-    importlib.import_module(kind).main()
-"""
-_SHIMS = {
-    "snakemake": 'exec {warm} {program} {warm} snakemake.cli --no-hooks "$@"',
-    "pflpipe": 'exec {warm} {program} {warm} pflpipe.pipeline.cli "$@"',
-    "python": '[ "$1" = -m ] && exec {warm} {program} {warm} "$@"; exec {warm} "$@"',
-}
+TABLES = table("small_copy")
 
 
 @functools.cache
@@ -63,9 +47,9 @@ def install(folder: Path, source: Path) -> None:
     shutil.rmtree(binaries.parent, ignore_errors=True)
     binaries.mkdir(parents=True)
     program = binaries.parent / "program.py"
-    program.write_text(_PROGRAM)
+    program.write_text(TABLES["PROGRAM"])
     warm = _warm(str(source))
-    for name, command in _SHIMS.items():
+    for name, command in TABLES["SHIMS"].items():
         shim = binaries / name
         shim.write_text(f"#!/bin/sh\n{command.format(warm=warm, program=program)}\n")
         shim.chmod(shim.stat().st_mode | stat.S_IXUSR)
@@ -74,16 +58,9 @@ def install(folder: Path, source: Path) -> None:
 
 def bash(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     """Run lines in a folder, up to the first that fails."""
-    return subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", text],
-        cwd=folder,
-        env=environment(folder),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=400,
-    )
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    how = {"cwd": folder, "env": environment(folder), "text": True, "timeout": 400}
+    return subprocess.run(["bash", "-euo", "pipefail", "-c", text], **pipes, **how)
 
 
 def write(folder: Path) -> None:

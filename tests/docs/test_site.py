@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from blocks import ROOT
 
+import malformed
 import once
 import pflpipe
 from browser import WIDTHS, Browser, beyond, chromium, cut, opened
@@ -51,18 +52,14 @@ def test_no_page_needs_anything_from_elsewhere(site):
     assert elsewhere == set()
 
 
-def test_a_broken_link_a_broken_anchor_a_lost_file_and_a_page_outside_the_menu_stop_the_build(
-    tmp_path,
-):
+def test_a_broken_link_or_anchor_a_lost_file_and_a_page_outside_the_menu_stop_the_build(tmp_path):
     docs = tmp_path / "docs"
     docs.mkdir()
     links = "[a](lost.md) [b](#lost-anchor) [c](../LICENSE) [d](../lost_file.py)"
     (docs / "index.md").write_text(f"# Title\n\n{links}\n")
     (docs / "outside_the_menu.md").write_text("# Title\n")
-    (tmp_path / "mkdocs.yml").write_text(
-        f"INHERIT: {ROOT}/mkdocs.yml\nplugins: []\nnav: [index.md]\n"
-        f"hooks: [{ROOT}/docs/outside.py]\n"
-    )
+    settings = {"INHERIT": f"{ROOT}/mkdocs.yml", "hooks": [f"{ROOT}/docs/outside.py"]}
+    malformed.write(tmp_path / "mkdocs.yml", settings | {"plugins": [], "nav": ["index.md"]})
     done = subprocess.run(STRICT, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     said = re.split(r"^(?=[A-Z]+ +- )", done.stderr, flags=re.MULTILINE)
