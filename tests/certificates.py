@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,72 +23,57 @@ from pflpipe.study import search
 from pflpipe.study.epsilon_as_published import as_published
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
+from tabled import table
 
 EXAMPLES = Path(__file__).parents[1] / "docs/examples"
 SIZES = np.arange(5, 17)
 PIN = "0123456789abcdef" * 4
 
 
-def cell(method: str = "dp_fedavg", profile: str = "strict", **changes: Any) -> Cell:
-    """A cell of fake_results; ``changes`` are of its privacy, training and seed."""
+def cell(
+    method: str = "dp_fedavg",
+    profile: str = "strict",
+    departures: Sequence[str] = (),
+    seed: int = 0,
+    **changes: Any,
+) -> Cell:
+    """A cell of fake_results; ``changes`` are of its privacy and training."""
     official = profile == "official"
     version = "paper" if official else profile
-    budget, training = dataclasses.asdict(fake_results.BASE.privacy), fake_results.BASE.training
-    budget |= {name: value for name, value in changes.items() if name in budget}
+    budget, training = fake_results.BASE.privacy, fake_results.BASE.training
+    changes["departures"] = tuple(departures)  # of the method, and of its plan
     of_training = {name: value for name, value in changes.items() if hasattr(training, name)}
-    training = dataclasses.replace(training, batch_size=4, **of_training)
+    of_budget = {name: value for name, value in changes.items() if hasattr(budget, name)}
+    is_private = registry.info(method).about.private
     return dataclasses.replace(
         fake_results.BASE,
         method=method,
         hyperparameters=registry.check_hyperparameters(method, {}),
-        privacy=Privacy(**budget) if registry.info(method).about.private else Privacy(),
-        training=training,
+        privacy=dataclasses.replace(budget, **of_budget) if is_private else Privacy(),
+        training=dataclasses.replace(training, batch_size=4, **of_training),
         profile=version,
         official_code=official,
-        departures=registry.departures(method, version, official) + changes.get("departures", ()),
-        seed=changes.get("seed", 0),
+        departures=(*registry.departures(method, version, official), *departures),
+        seed=seed,
     )
 
 
+def other(**changes: Any) -> Cell:
+    """The cell of DP-FedAvg with other fields."""
+    return dataclasses.replace(cell(), **changes)
+
+
+EASGD, SMALL_CNN = (meaning.sha256(EXAMPLES / f"{name}.py") for name in ("easgd", "small_cnn"))
 USERS = Partition("natural", clients=12, test_fraction=0.2)  # whom a search shares with its rows
 SEARCHED = [dataclasses.replace(cell(seed=seed), partition=USERS) for seed in (0, 1)]
 DEALT = dataclasses.replace(fake_results.BASE.partition, users="ignored", max_clients_per_user=3)
 TO_ANY = dataclasses.replace(DEALT, max_clients_per_user=None)
-ALL = {"departures": ("noise_over_all_clients",)}
 CELLS = {
     "found by a search": SEARCHED[0],
     "its second seed": SEARCHED[1],
-    "without privacy": cell("local_only"),
-    "secret cohorts": cell(sample_rate=0.5),
-    "given noise": cell(epsilon=None, noise_multiplier=3.0, loss="binary"),
-    "calibrated like the papers": cell(accountant="rdp"),
-    "adaptive": cell(clip_quantile=0.5, clip_bit_noise=4.0),
-    "groups": cell(groups=3),
-    "groups without privacy": cell("fedavg", groups=3),
-    "correlated": cell(groups=2, band=3),
-    "buffered": cell(groups=4, buffers=1),
-    "laplace": cell("appfl", mechanism="laplace"),
-    "secure noise": cell(mechanism="discrete_gaussian", noise="secure"),
-    "secure aggregation": cell(mechanism="skellam", bits=20, dropout=0.1),
-    "secret cohorts, whole numbers": cell(mechanism="discrete_gaussian", sample_rate=0.5),
-    "secret cohorts, laplace": cell("appfl", mechanism="laplace", sample_rate=0.5),
-    "sizes count": cell("feddpa", "official"),
-    "public cohorts": cell("dp_fedsam", "official", sample_rate=0.5),
-    "no bound": cell("dp_fedsim", "paper"),
-    "noise over all clients": cell(profile="paper", sample_rate=0.5, **ALL),
-    "a single round counted": cell(profile="paper", departures=("no_composition",)),
-    "unreviewed": dataclasses.replace(
-        cell(),
-        method="easgd",
-        source="easgd.py",
-        hyperparameters={},
-        digests={"method": meaning.sha256(EXAMPLES / "easgd.py")},
-    ),
-    "own network": dataclasses.replace(
-        cell(),
-        model=Model("small_cnn.py:SmallCNN"),
-        digests={"network": meaning.sha256(EXAMPLES / "small_cnn.py")},
-    ),
+    **{name: cell(**given) for name, given in table("certificates").items()},
+    "unreviewed": other(method="easgd", source="easgd.py", digests={"method": EASGD}),
+    "own network": other(model=Model("small_cnn.py:SmallCNN"), digests={"network": SMALL_CNN}),
     "all users": dataclasses.replace(
         cell(augment=("flip",)),
         partition=dataclasses.replace(USERS, clients=0),
@@ -95,8 +81,8 @@ CELLS = {
         features=Features("scattering"),
     ),
     "found by a search on other clients": cell(seed=2),
-    "dealt": dataclasses.replace(cell(), partition=DEALT),
-    "dealt to any": dataclasses.replace(cell(), partition=TO_ANY),
+    "dealt": other(partition=DEALT),
+    "dealt to any": other(partition=TO_ANY),
 }
 OF_THE_DATA = {"declared": False, "unit": "patient"}
 
@@ -138,10 +124,10 @@ def write(folder: Path) -> Path:
     line = {"line": "dp_fedavg", "rows": [one.id for one in SEARCHED], "chosen": chosen}
     line |= {"plans": {SEARCHED[0].plan_id: 6}, "private": None}
     dealt = CELLS["found by a search on other clients"]
-    uncounted = {"epsilon_with_search": None, "search_not_counted": search.OTHER_CLIENTS}
     private = {"trials": 3.0, "distribution": "geometric", "score_noise": 2.0}
-    other = {"line": "dp_fedavg", "rows": [dealt.id], "chosen": chosen | uncounted | {"runs": None}}
-    other |= {"plans": {dealt.plan_id: None}, "private": private}
+    other = line | {"rows": [dealt.id], "plans": {dealt.plan_id: None}, "private": private}
+    uncounted = {"epsilon_with_search": None, "search_not_counted": search.OTHER_CLIENTS}
+    other["chosen"] = chosen | uncounted | {"runs": None}
     write_json(results / "searches" / "tiny.json", {"grid": "", "lines": [line, other]})
     tidy.write(tidy.tidy(study(), results), results / "tables" / "tiny.csv")
     certificate.write(study(), results, folder / "data")

@@ -6,6 +6,7 @@ method without a global model, clients without test rows, a run that diverged.
 """
 
 import csv
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -44,6 +45,11 @@ SCORES = (
     *("cell", "client", "train_size", "personal_own", "personal_validation", "personal_common"),
     *("global_own", "global_validation", "global_common", "personal_new", "global_new"),
 )
+OF_ROUNDS = (
+    *("round", "participants", "loss", "update_norm_mean", "update_norm_max", "fraction_clipped"),
+    *("nonfinite_uploads", "noise_norm", "signal_norm", "signal_to_noise"),
+    *("personal_own", "personal_common", "global_common"),
+)
 PUBLIC = {"local_only", "fedavg"}
 OFFICIAL = ("sample_level_calibration", "data_size_weights", "update_against_global")
 
@@ -59,16 +65,14 @@ def study(
     """Return a study of epsilons x methods x seeds; ``feddpa!`` is FedDPA as its official code does
     it."""
     rows = {}
-    for method in methods:
-        for epsilon in epsilons:
-            for seed in seeds:
-                budget = replace(base.privacy, epsilon=epsilon)
-                changes: dict[str, Any] = {"privacy": Privacy() if method in PUBLIC else budget}
-                changes["hyperparameters"] = {"tau": 0.4} if method.startswith("feddpa") else {}
-                if method.endswith("!"):
-                    changes |= {"profile": "paper", "official_code": True, "departures": OFFICIAL}
-                cell = replace(base, method=method.removesuffix("!"), seed=seed, **changes)
-                rows.setdefault(cell.id, Row(cell, **row))
+    for method, epsilon, seed in itertools.product(methods, epsilons, seeds):
+        budget = replace(base.privacy, epsilon=epsilon)
+        changes: dict[str, Any] = {"privacy": Privacy() if method in PUBLIC else budget}
+        changes["hyperparameters"] = {"tau": 0.4} if method.startswith("feddpa") else {}
+        if method.endswith("!"):
+            changes |= {"profile": "paper", "official_code": True, "departures": OFFICIAL}
+        cell = replace(base, method=method.removesuffix("!"), seed=seed, **changes)
+        rows.setdefault(cell.id, Row(cell, **row))
     return Study(name, "A tiny study", "Made up.", tuple(rows.values()))
 
 
@@ -80,12 +84,11 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
     """
     results = folder / "results"
     (folder / "data").mkdir(parents=True, exist_ok=True)
-    labels = np.arange(600) % 10
-    images = np.zeros((600, 8, 8), np.uint8)
+    labels, images = np.arange(600) % 10, np.zeros((600, 8, 8), np.uint8)
     arrays = {"train_images": images, "train_labels": labels}
     arrays |= {"test_images": images[:100], "test_labels": labels[:100]}
-    about = {"classes": np.int64(10), "mean": [0.0], "std": [1.0]}
-    np.savez(folder / "data" / "digits.npz", **arrays, **about)
+    arrays |= {"classes": np.int64(10), "mean": [0.0], "std": [1.0]}
+    np.savez(folder / "data" / "digits.npz", **arrays)
     scores: dict[str, list[list[Any]]] = {}
     for cell in study.cells:
         _write_partition(cell, results / "partitions" / f"{cell.partition_id}.npz", labels)
@@ -94,9 +97,9 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
         lines = write_run(cell, results, (diverged or {}).get(cell.id))
         scores.setdefault(cell.method, []).extend(lines)
     others = [name for name in study.metrics if name != "accuracy"]
-    header = ",".join([*SCORES, *(f"{other}_{name}" for other in others for name in SCORES[3:])])
     of_errors = [] if study.metric.unit == "%" else [CONSTANT_ERROR]
-    header = ",".join([header, *of_errors])
+    of_others = [f"{other}_{name}" for other in others for name in SCORES[3:]]
+    header = ",".join([*SCORES, *of_others, *of_errors])
     for method, lines in scores.items():
         # Every other metric has the numbers of accuracy.
         complete = [[*line, *line[3:] * len(others), *[80.0] * len(of_errors)] for line in lines]
@@ -108,42 +111,30 @@ def write(study: Study, folder: Path, *, diverged: dict[str, int] | None = None)
 def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[list[Any]]:
     """Write runs/<cell>/ and return the score lines of the cell."""
     rng = numpy_rng(cell.seed, cell.method, str(cell.privacy.epsilon))
-    private = cell.privacy.mechanism != "none"
+    private, is_alone = cell.privacy.mechanism != "none", cell.method == "local_only"
     folder = results / "runs" / registry.run_id(cell)
-    rounds, timing = [], []
-    for number in range(1, cell.training.rounds + 1):
-        loss = math.nan
-        if diverged is None or number < diverged:
-            loss = 2.3 / number + 0.1 * rng.random()
-        noise, signal = (2.0, 1.5 / number) if private else (0.0, 1.5 / number)
-        ratio = signal / noise if noise else float("inf")
-        clipped = 0.5 if private else 0.0
-        every = cell.training.evaluate_every
-        curves = ["", "", ""]
-        if every and number % every == 0:
-            curves = [60.0 + number, 50.0 + number, ""]
-        lengths = [0.4, 0.9, clipped, 0, noise, signal, ratio]
+    count, every = cell.training.rounds, cell.training.evaluate_every
+    rounds = []
+    for number in range(1, count + 1):
+        is_finite = diverged is None or number < diverged
+        loss = 2.3 / number + 0.1 * rng.random() if is_finite else math.nan
+        noise, signal = 2.0 * private, 1.5 / number
+        lengths = [0.4, 0.9, 0.5 * private, 0, noise, signal]
+        lengths.append(signal / noise if private else math.inf)
+        is_evaluated = every and number % every == 0
+        curves = [60.0 + number, 50.0 + number, ""] if is_evaluated else ["", "", ""]
         rounds.append([number, _clients(cell), loss, *lengths, *curves])
-        timing.append([number, 0.25, 500, 2000.0])
-    write_csv(
-        folder / "rounds.csv",
-        "round,participants,loss,update_norm_mean,update_norm_max,fraction_clipped,nonfinite_uploads,noise_norm,signal_norm,"
-        "signal_to_noise,personal_own,personal_common,global_common",
-        rounds,
-    )
+    write_csv(folder / "rounds.csv", ",".join(OF_ROUNDS), rounds)
+    timing = [[number, 0.25, 500, 2000.0] for number in range(1, count + 1)]
     write_csv(folder / "timing.csv", "round,seconds,images,images_per_second", timing)
     run = json.loads(RUN.read_text())
     run["cell"] = registry.run_cell(cell).to_dict()
-    if cell.method == "local_only":
-        run["released"] |= dict.fromkeys(("releases", "uploaded_parameters"), 0)
-        run["released"]["upload_bytes_per_round"] = 0.0
-    else:
-        run["released"]["releases"] = cell.training.rounds
+    run["released"]["releases"] = 0 if is_alone else count
+    if is_alone:
+        run["released"] |= {"uploaded_parameters": 0, "upload_bytes_per_round": 0.0}
     diagnostics = {"diverged_round": diverged, "nonfinite_uploads": 4 * (diverged is not None)}
-    diagnostics["participants"] = cell.training.rounds * _clients(cell)
-    run["diagnostics"] |= diagnostics
-    counts = {"releases": cell.training.rounds, "coordinates": 2410 * cell.training.rounds}
-    run["diagnostics"]["residuals"] |= counts
+    run["diagnostics"] |= diagnostics | {"participants": count * _clients(cell)}
+    run["diagnostics"]["residuals"] |= {"releases": count, "coordinates": 2410 * count}
     run["code"] = [vars(part) for part in registry.trained(cell).outside]
     write_json(folder / "run.json", run)
     budget = cell.privacy.epsilon or 0.0
@@ -151,7 +142,7 @@ def write_run(cell: Cell, results: Path, diverged: int | None = None) -> list[li
     lines = []
     for client in range(_clients(cell)):
         own = level + float(rng.normal())
-        shared = ["", "", ""] if cell.method == "local_only" else [own - 1, own - 1, own - 2]
+        shared = ["", "", ""] if is_alone else [own - 1, own - 1, own - 2]
         lines.append([cell.id, client, 14, own, own, own - 5, *shared, "", ""])
     return lines
 
@@ -173,15 +164,12 @@ def plan(cell: Cell) -> dict[str, Any]:
     if budget.epsilon is not None and not nominal:
         honest = {name: budget.epsilon * factor for name, factor in factors.items()}
     effective = sigma if sigma is None or not nominal else 0.0
-    message = None if effective is None else effective / _clients(cell) ** 0.5
     most, person = cell.partition.max_clients_per_user, None
     if cell.partition.users and honest["central"] is not None:
         person = honest["central"] * (most or 100)
-    rule = Plan(
-        *(budget.mechanism, 2, budget.clip_norm, sigma, training.sample_rate, training.rounds),
-        *(budget.delta, _clients(cell)),
-        noise=budget.noise,
-    )
+    of_both = {"delta": budget.delta, "noise_multiplier": sigma, "clip_norm": budget.clip_norm}
+    shape = {"sample_rate": training.sample_rate, "rounds": training.rounds}
+    rule = Plan(budget.mechanism, 2, clients=_clients(cell), noise=budget.noise, **of_both, **shape)
     entry = Ledger(
         claim=claim_of(budget.mechanism, cell.departures, cell.outside),
         departures=cell.departures,
@@ -191,16 +179,14 @@ def plan(cell: Cell) -> dict[str, Any]:
         releases_per_round=None if not private else _clients(cell) if nominal else 1,
         epsilon_target=budget.epsilon,
         epsilon_nominal=budget.epsilon if nominal else None,
-        delta=budget.delta,
-        noise_multiplier=sigma,
-        clip_norm=budget.clip_norm,
         noise_multiplier_effective=effective,
-        noise_multiplier_message=message,
+        noise_multiplier_message=None if effective is None else effective / _clients(cell) ** 0.5,
         noise_multiplier_weighted=effective if "data_size_weights" in cell.departures else None,
         unit="dealt client" if cell.partition.users else "user",
         max_clients_per_user=most,
         epsilon_person=person,
         epsilon_person_1e5=person,
+        **of_both,
         **{f"epsilon_{name}": value for name, value in honest.items()},
     )
     return to_json(Planned(rule, entry))
@@ -211,13 +197,9 @@ def _write_partition(cell: Cell, path: Path, labels: np.ndarray) -> None:
     order = np.argsort(labels, kind="stable")
     bounds = np.sort(rng.choice(np.arange(3, len(labels) - 3), clients - 1, replace=False))
     shares = np.split(order, bounds)
-    Split(
-        train=[share[2:] for share in shares],
-        validation=[share[1:2] for share in shares],
-        test=[share[:1] for share in shares],
-        common=np.arange(100),
-        own_from_train=True,
-    ).save(path)
+    parts = (slice(2, None), slice(1, 2), slice(1))
+    train, validation, test = ([share[part] for share in shares] for part in parts)
+    Split(train, validation, test, common=np.arange(100), own_from_train=True).save(path)
 
 
 def write_csv(path: Path, header: str, lines: Sequence[Sequence[Any]]) -> None:
