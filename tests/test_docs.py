@@ -8,25 +8,23 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+import simulations
 from pages import blocks, readme
 from pflpipe import cells
 from pflpipe.data import datasets, partition
 from pflpipe.facts.departures import DEPARTURES
 from pflpipe.files import write_json
 from pflpipe.json_records import to_json
-from pflpipe.learning import networks
 from pflpipe.methods import registry
 from pflpipe.methods.base import Method
 from pflpipe.pipeline.project import Project
-from pflpipe.privacy.plan import Plan
 from pflpipe.report import cards, statistics, verdicts
 from pflpipe.simulation import rounds, runs, scores
-from pflpipe.simulation.clients import Backend, Examples
+from pflpipe.simulation.clients import Backend
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.study.config import STUDIES, Config
 from pflpipe.study.load import load_study
@@ -52,23 +50,10 @@ METHOD = "docs/examples/easgd.py"
 def simulated(method: Method, backend: Backend, **changes: float) -> Simulation:
     """Three private rounds of six clients with four to nine rows each, half of them drawn, in
     float64; ``changes`` are of the plan."""
-    rng = np.random.default_rng(0)
-    rows = np.split(np.arange(39), np.cumsum([4, 5, 6, 7, 8]))
-    x, y = torch.from_numpy(rng.normal(size=(39, 5))), torch.from_numpy(rng.integers(0, 3, size=39))
-    return Simulation(
-        method=method,
-        network=networks.build(cells.Model("mlp", (4,)), (5,), 3),
-        plan=dataclasses.replace(Plan("gaussian", 2, 0.5, 1.0, 0.5, 3, 1e-3, 6), **changes),
-        training=cells.Training(rounds=3, local_epochs=2, batch_size=4, optimizer="sgd", lr=0.2),
-        departures=frozenset(),
-        split=partition.Split(rows, rows, rows, np.arange(39)),
-        train=Examples(x, y),
-        test=Examples(x, y),
-        seed=0,
-        key="docs",
-        backend=backend,
-        dtype=torch.float64,
-    )
+    plan = simulations.plan(6, **({"noise_multiplier": 1.0, "sample_rate": 0.5} | changes))
+    sizes = (4, 5, 6, 7, 8, 9)
+    world = simulations.simulation("dp_fedavg", plan=plan, backend=backend, sizes=sizes, lr=0.2)
+    return dataclasses.replace(world, method=method)
 
 
 def test_the_documents_are_short():
@@ -90,10 +75,8 @@ def test_the_paper_fits_its_journal_and_cites_what_the_methods_cite():
     entries = re.findall(r"^@.*?^}", (DOCS / "paper/paper.bib").read_text(), re.M | re.S)
     known = {re.findall(r"{(\w+),", entry)[0]: entry for entry in entries}
     assert sorted(set(re.findall(r"@(\w+)", text))) == sorted(known)
-    printed = {entry for name in registry.NAMES for entry in cards.citations(name)}
-    for entry in printed:
-        key = re.findall(r"{(\w+),", entry)[0]
-        assert known.get(key, entry) == entry
+    for entry in {entry for name in registry.NAMES for entry in cards.citations(name)}:
+        assert known.get(re.findall(r"{(\w+),", entry)[0], entry) == entry
 
 
 def trained(method: Method, backend: Backend, **changes: float) -> rounds.Progress:
@@ -118,10 +101,8 @@ def test_the_page_shows_the_example_method_and_its_study_as_they_are():
 @pytest.mark.parametrize("backend", ["loop", "vmap"])
 def test_the_first_release_of_the_example_method_is_that_of_dp_fedavg_times_its_force(backend):
     once = {"sample_rate": 1.0, "rounds": 1, "noise_multiplier": 0.0, "clip_norm": 99.0}
-    plain, whole, half = (
-        trained(method, backend, **once).params
-        for method in (registry.info("dp_fedavg").factory(), easgd(force=1.0), easgd(force=0.5))
-    )
+    methods = (registry.info("dp_fedavg").factory(), easgd(force=1.0), easgd(force=0.5))
+    plain, whole, half = (trained(method, backend, **once).params for method in methods)
     assert distance(whole, plain) == 0
     start = rounds.start(simulated(easgd(), backend, **once)).params
     assert distance(half, {name: (start[name] + plain[name]) / 2 for name in start}) < 1e-15
@@ -154,30 +135,24 @@ def test_the_more_force_the_nearer_are_the_example_methods_models_to_their_centr
 
 
 @pytest.mark.docs
-def test_the_example_study_runs_as_it_is(tmp_path, monkeypatch):
+def test_the_example_study_runs_as_it_is(here):
     """Copied into an empty project, as the page says: the scripts of the workflow in its order."""
-    (tmp_path / "studies").mkdir()
+    (here / "studies").mkdir()
     for file in ("easgd.py", "easgd.yaml"):
-        shutil.copy(EXAMPLES / file, tmp_path / "studies")
-    monkeypatch.chdir(tmp_path)
-    study = load_study("easgd")
-    datasets.prepare("digits", None, tmp_path, tmp_path / "data/digits.npz")
-    arrays = datasets.load_arrays(tmp_path / "data/digits.npz")
-    for cell in study.cells:
-        ((_, inputs, folder),) = scores.places_of([cell], [cell.id], Path("results"), Path("data"))
+        shutil.copy(EXAMPLES / file, "studies")
+    cells_of, how = load_study("easgd").cells, {"device": "cpu", "backend": "auto"}
+    datasets.prepare("digits", None, here, Path("data/digits.npz"))
+    arrays = datasets.load_arrays(Path("data/digits.npz"))
+    names = [cell.id for cell in cells_of]
+    places = scores.places_of(cells_of, names, Path("results"), Path("data"))
+    for cell, inputs, folder in places:
         partition.make(arrays, cell.partition, cell.seed).save(inputs.partition)
         write_json(inputs.plan, to_json(plan_of(cell)))
         job = cells.Cell.from_dict(json.loads(json.dumps(registry.run_cell(cell).to_dict())))
-        how = {"device": "cpu", "backend": "auto"}
         runs.train(job, inputs, folder, Path("checkpoints"), checkpoint_seconds=60, **how)
-    found = {}
-    for method in study.methods:
-        own = [cell for cell in study.cells if cell.method == method]
-        places = scores.places_of(own, [cell.id for cell in own], Path("results"), Path("data"))
-        file = Path("results/scores/easgd") / f"{method}.csv"
-        scores.evaluate_cells(places, file, **how)
-        rows = pd.read_csv(file).groupby("cell")["personal_own"].mean()
-        found |= {(method, c.hyperparameters.get("force")): rows[c.id] for c in own}
+    scores.evaluate_cells(places, Path("scores.csv"), **how)
+    rows = pd.read_csv("scores.csv").groupby("cell")["personal_own"].mean()
+    found = {(c.method, c.hyperparameters.get("force")): rows[c.id] for c in cells_of}
     assert len(found) == 4
     assert found["easgd", 0.1] > found["dp_fedavg", None], "what the study is there to show"
 
@@ -260,6 +235,9 @@ def test_the_numbers_of_the_documents_are_of_the_runs_that_their_studies_have_no
         for name in names:
             assert blocks.split((ROOT / page).read_text(), name, page)[1].strip(), (page, name)
     text = PAGE.read_text()
+    for part in ("runs", "code"):
+        changed = text.replace(f"{part} ", f"{part} 0")
+        assert of_others(changed, part) == [readme.TABLE, readme.COMPARED], "others are noticed"
     assert of_others(text, "runs") == [], "renew them with: make quickstart report readme"
     # No failure: whoever changes code that trains need not train everything again in the same
     # commit.
@@ -277,60 +255,40 @@ def test_the_readme_says_what_the_page_says():
     assert [number for number in numbers if number not in said] == []
 
 
-@pytest.mark.docs
-def test_a_block_with_numbers_of_other_runs_or_other_code_is_told():
-    text = PAGE.read_text()
-    project = Project(Config(studies=()), ROOT, thorough=False)
-    for name in (readme.TABLE, readme.COMPARED):
-        study = load_study(name.partition(":")[0], ROOT / STUDIES)
-        block = blocks.split(text, name, str(PAGE))[1]
-        comment = readme.runs_comment(study, project.training_code)
-        bare = re.sub("<!-- runs .* -->", "", block)
-        for part in ("runs", "code"):
-            other = comment.replace(f"{part} ", f"{part} 0")
-            assert name not in of_others(text.replace(block, f"{bare}{comment}\n"), part)
-            assert name in of_others(text.replace(block, f"{bare}{other}\n"), part)
-
-
-def rows(page: str) -> list[str]:
-    return re.findall(r"^\| .*$", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE)
-
-
 def gap(point: pd.Series) -> str:
     text = f"{point['gain']:+.1f} ({point['low']:.1f} to {point['high']:.1f})"
     return text.replace("-", "−")
 
 
 def test_the_page_of_heterogeneity_prints_its_points():
-    points = pd.read_csv(DOCS / "heterogeneity/points.csv").set_index(["alpha", "shifted"])
-    for (alpha, shifted), pair in points.groupby(level=[0, 1]):
+    text = (DOCS / "heterogeneity.md").read_text(encoding="utf-8")
+    points = pd.read_csv(DOCS / "heterogeneity/points.csv")
+    for (alpha, shifted), pair in points.groupby(["alpha", "shifted"]):
         low, high = (pair[pair["epsilon"] == budget].iloc[0] for budget in (2, 8))
-        cells = [f"{alpha:g}", f"{shifted:g}", f"{high['local_only']:.1f}"]
-        cells.append(f"{high['released']:.1f}")
+        of_all = (f"{high[name]:.1f}" for name in ("local_only", "released"))
+        cells = [f"{alpha:g}", f"{shifted:g}", *of_all]
         for point in (high, low):
             name = point["personal"].replace("_", "\\_")
             cells += [f"{name} {point[point['personal']]:.1f}", gap(point)]
-        assert f"| {' | '.join(cells)} |" in rows("heterogeneity.md")
+        assert f"\n| {' | '.join(cells)} |\n" in text
     shared = pd.read_csv(DOCS / "heterogeneity/shared_answers.csv")
     for share, pair in shared.groupby("share"):
         columns = (pair[name] for name in ("fedrep", "one_release_factors", "item_effects"))
         shown = (", ".join(f"{value:.1f}" for value in column) for column in columns)
-        start = f"| {share:g} | {' | '.join(shown)} |"
-        assert any(row.startswith(start) for row in rows("heterogeneity.md"))
+        assert f"\n| {share:g} | {' | '.join(shown)} |" in text
 
 
 def test_the_page_of_privacy_prints_the_accuracies_of_secure_noise():
     runs = pd.read_csv(DOCS / "secure_noise/runs.csv", keep_default_na=False)
     runs["budget"] = runs["epsilon_central"].round(3)
-    known = runs.groupby(["study", "budget", "variant"])["personal_own"].agg(["mean", "std"])
+    scores = runs.groupby(["study", "budget", "variant"])["personal_own"]
+    known = {key: (values.mean(), values.std()) for key, values in scores}
+    text = (DOCS / "privacy.md").read_text(encoding="utf-8")
     for study, name in (("secure_noise_spi", "SPI"), ("secure_noise_mnist", "MNIST")):
         for budget in (0.5, 2, 8):
             cells = []
             for variant in ("", "secure noise", "12 bits", "16 bits", "20 bits"):
-                if (study, budget, variant) in known.index:
-                    mean, deviation = known.loc[(study, budget, variant)]
-                    cells.append(f"{mean:.1f} ± {deviation:.1f}")
-                else:
-                    cells.append("refused")
+                mean, deviation = known.get((study, budget, variant), (None, None))
+                cells.append("refused" if mean is None else f"{mean:.1f} ± {deviation:.1f}")
             start = f"| {name} | 0.5" if budget == 0.5 else f"| | {budget:g}"
-            assert f"{start} | {' | '.join(cells)} |" in rows("privacy.md")
+            assert f"\n{start} | {' | '.join(cells)} |\n" in text

@@ -17,27 +17,29 @@ LINES = [{"name": "mine.py:easgd"}, {"name": "dp_fedavg"}]
 
 
 @pytest.fixture
-def planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def planned(here: Path) -> str:
     """What a project notes that is made of a script, a helper, a study and a method beside it."""
-    for name in ("src/pflpipe", "workflow/scripts", "studies"):
-        (tmp_path / name).mkdir(parents=True)
-    shutil.copytree(malformed.ROOT / "src/pflpipe/methods", tmp_path / "src/pflpipe/methods")
-    (tmp_path / "src/pflpipe/shared.py").write_text("VALUE = 1\n")
-    (tmp_path / "workflow/scripts/train.py").write_text("from pflpipe import shared\n")
-    (tmp_path / "studies/mine.py").write_text(METHOD)
-    malformed.write(tmp_path / "studies/tiny.yaml", {**malformed.STUDY, "methods": LINES})
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "workflow/scripts/partition.py").write_text("from pflpipe import shared\n")
-    project = Project(Config(studies=("tiny",)), tmp_path, thorough=False)
-    return project.note([load_outline("tiny")])
+    for name in ("workflow/scripts", "studies"):
+        (here / name).mkdir(parents=True)
+    shutil.copytree(malformed.ROOT / "src/pflpipe/methods", "src/pflpipe/methods")
+    Path("src/pflpipe/shared.py").write_text("VALUE = 1\n")
+    for script in ("train", "partition"):
+        Path(f"workflow/scripts/{script}.py").write_text("from pflpipe import shared\n")
+    Path("studies/mine.py").write_text(METHOD)
+    malformed.write(Path("studies/tiny.yaml"), {**malformed.STUDY, "methods": LINES})
+    return project().note([load_outline("tiny")])
+
+
+def project(noted: str = "{}") -> Project:
+    return Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=noted)
 
 
 def begin(noted: str, method: str = "easgd") -> str:
     """Do what a job's snakemake does to know its cells and the code that trains them; return the
     digest of that code."""
-    project = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=noted)
-    project.code("partition")  # Snakemake asks for what comes before the job as well
-    return project.training_code(project.cells({"study": "tiny", "method": method}))
+    job = project(noted)
+    job.code("partition")  # Snakemake asks for what comes before the job as well
+    return job.training_code(job.cells({"study": "tiny", "method": method}))
 
 
 def test_a_job_begins_after_edits_that_change_nothing_of_it(planned):
@@ -70,9 +72,7 @@ def test_a_job_whose_code_or_study_was_edited_says_so_in_one_line_and_stops(
 
 def test_a_job_of_a_run_whose_code_was_edited_says_so_and_not_that_nobody_knows_the_run(planned):
     row = load_outline("tiny").study().rows[0]
-    known = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=planned)
-    assert known.cells({"run": row.run})
+    assert project(planned).cells({"run": row.run})
     Path("studies/mine.py").write_text(METHOD.replace("force *", "2 * force *"))
-    project = Project(Config(studies=("tiny",)), Path.cwd(), thorough=False, noted=planned)
     with pytest.raises(ConfigError, match=r"^studies/mine\.py, or a file that it needs"):
-        project.cells({"run": row.run})
+        project(planned).cells({"run": row.run})

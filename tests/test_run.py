@@ -14,9 +14,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from called import called
 from pflpipe.data import understood
 from pflpipe.errors import PflpipeError
-from pflpipe.pipeline import cli, project, run
+from pflpipe.pipeline import project, run
 from pflpipe.study import config, init
 from pflpipe.study.load import load_outline
 from tabled import table
@@ -28,27 +29,28 @@ WORDS = ("run", "rows.csv", "--user", "person", "--label", "y", "--yes")
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(here: Path) -> Path:
     """A folder with the rows of twelve people."""
     rows = [f"p{row % 12},{(7 * row) % 10},{int(row % 5 > 1)}" for row in range(240)]
-    (tmp_path / "rows.csv").write_text("\n".join(["person,x,y", *rows, ""]))
-    (tmp_path / "notes.csv").write_text("person;x;y\n1;2;3\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    (here / "rows.csv").write_text("\n".join(["person,x,y", *rows, ""]))
+    (here / "notes.csv").write_text("person;x;y\n1;2;3\n")
+    return here
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_cannot_be_run_is_one_line_with_exit_code_2(name, folder, monkeypatch, capsys):
+def test_what_cannot_be_run_is_one_line_with_exit_code_2(name, folder, monkeypatch, ran):
     case = CASES[name]
     for file, text in case.get("files", {}).items():
-        (folder / file).write_text(text)
-    monkeypatch.setattr(sys, "argv", ["pflpipe", "run", *case["words"]])
+        Path(file).write_text(text)
     monkeypatch.setattr(run, "_snakemake", lambda *_: pytest.fail("something was trained"))
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    error = capsys.readouterr().err
-    assert (stopped.value.code, error.count("\n")) == (2, 1)
+    error = ran("run", *case["words"], code=2).err
+    assert error.count("\n") == 1
     assert all(word in error for word in case["said"]), error
+
+
+def block_of(frame: pd.DataFrame, label: str, user: str = "who") -> dict[str, Any]:
+    """What a table is taken for."""
+    return understood.block(frame, Path("rows.csv"), user, label)
 
 
 def test_columns_are_taken_for_what_they_look_like():
@@ -64,26 +66,25 @@ def test_columns_are_taken_for_what_they_look_like():
         "dose": [f"{row / 7:.2f}" for row in rows],
     }
     frame = pd.DataFrame(columns).astype(str)
-    found = understood.block(frame, Path("t.csv"), "who", "y")
+    found = block_of(frame, "y")
     assert (found["unit"], found["classes"], found["exclude"]) == ("who", ["no", "yes"], ["row_id"])
     assert found["vocabularies"] == {"city": ["Oslo", "Rome"]}
     assert found["missing"] == {"age": "median"}
-    assert list(found["dates"]) == ["seen"]
-    assert list(found["texts"]) == ["note"]
+    assert (list(found["dates"]), list(found["texts"])) == (["seen"], ["note"])
     low, high = found["ranges"]["age"]
-    assert low <= 20
-    assert high > 78
-    numbers = understood.block(frame.drop(columns="y"), Path("t.csv"), "who", "dose")
+    assert low <= 20 < 78 < high
+    numbers = block_of(frame.drop(columns="y"), "dose")
     assert numbers["target"] == "dose"
     assert "dose" in numbers["ranges"]
     few, more = (frame.assign(y=[str(row % values) for row in rows]) for values in (20, 21))
-    assert len(understood.block(few, Path("t.csv"), "who", "y")["classes"]) == 20
-    assert understood.block(more, Path("t.csv"), "who", "y")["target"] == "y"
+    assert len(block_of(few, "y")["classes"]) == 20
+    assert block_of(more, "y")["target"] == "y"
 
 
-def block_of_rows() -> dict[str, Any]:
+@pytest.fixture
+def block(folder: Path) -> dict[str, Any]:
     """What rows.csv is taken for."""
-    return understood.block(pd.read_csv("rows.csv", dtype=str), Path("rows.csv"), "person", "y")
+    return block_of(pd.read_csv("rows.csv", dtype=str), "y", "person")
 
 
 def write(name: str, block: dict[str, Any], *budgets: float) -> list[str]:
@@ -91,22 +92,21 @@ def write(name: str, block: dict[str, Any], *budgets: float) -> list[str]:
     return list(map(str, init.write_natural(name, block, understood.ORIGIN, list(budgets), 12)))
 
 
-def test_what_is_written_is_accepted_and_kept(folder):
-    block = block_of_rows()
+def test_what_is_written_is_accepted_and_kept(block):
     assert write("rows", block, 2.0, 8.0) == ["studies/rows.yaml", "config.yaml"]
     outline = load_outline("rows")
     assert {cell.partition.kind for cell in outline.everything.cells} == {"natural"}
     assert {cell.privacy.epsilon for cell in outline.everything.cells} == {None, 2, 8}
     assert outline.document["looks"][0] == len(outline.document["seeds"])
     assert config.load().datasets["rows"] == block
-    edited = Path("studies/rows.yaml").read_text() + "# mine\n"
-    Path("studies/rows.yaml").write_text(edited)
+    file = Path("studies/rows.yaml")
+    file.write_text(edited := file.read_text() + "# mine\n")
     assert write("rows", block, 2.0, 8.0) == []
     with pytest.raises(PflpipeError, match=r"privacy\.epsilon"):
         write("rows", block, 4.0)
     with pytest.raises(PflpipeError, match="for other rows"):
         write("rows", block | {"label": "x"}, 2.0, 8.0)
-    assert Path("studies/rows.yaml").read_text() == edited
+    assert file.read_text() == edited
 
 
 CONFIGS = {
@@ -117,22 +117,21 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("before", CONFIGS.values(), ids=CONFIGS)
-def test_a_config_that_is_there_gets_the_rows_and_keeps_all_else(before, folder):
+def test_a_config_that_is_there_gets_the_rows_and_keeps_all_else(before, block):
     Path("config.yaml").write_text(before)
-    block = block_of_rows()
     write("rows", block, 2.0, 8.0)
-    old, new = yaml.safe_load(before), yaml.safe_load(Path("config.yaml").read_text())
-    assert new == old | {"datasets": {**old.get("datasets", {}), "rows": block}}
+    text, old = Path("config.yaml").read_text(), yaml.safe_load(before)
+    assert yaml.safe_load(text) == old | {"datasets": {**old.get("datasets", {}), "rows": block}}
     comments = [line for line in before.splitlines() if "#" in line]
-    assert [line for line in comments if line not in Path("config.yaml").read_text()] == []
+    assert [line for line in comments if line not in text] == []
     write("again", block, 2.0)
     assert {*config.load().datasets} == {*old.get("datasets", {}), "rows", "again"}
 
 
-def test_a_config_that_no_line_can_be_added_to_is_left_alone(folder):
+def test_a_config_that_no_line_can_be_added_to_is_left_alone(block):
     Path("config.yaml").write_text(before := "studies: [a]\ndatasets: {old: old.npz}\n")
     with pytest.raises(PflpipeError, match="each on a line"):
-        write("rows", block_of_rows(), 2.0, 8.0)
+        write("rows", block, 2.0, 8.0)
     assert Path("config.yaml").read_text() == before
     assert not Path("studies/rows.yaml").exists()
 
@@ -175,13 +174,6 @@ def test_seeds_are_added_until_it_is_decided_or_the_minutes_are_used(
     assert load_outline("rows").study().looks == (3, 6, 12)
 
 
-def call(folder: Path, *words: str) -> subprocess.Popen[str]:
-    program = "from pflpipe.pipeline.cli import main; main()"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    command = [sys.executable, "-c", program, *words]
-    return subprocess.Popen(command, cwd=folder, start_new_session=True, **pipes)
-
-
 @pytest.mark.parametrize(
     ("profile", "words"),
     [
@@ -192,10 +184,10 @@ def call(folder: Path, *words: str) -> subprocess.Popen[str]:
     ids=["this machine", "a profile of pflpipe", "the user's own"],
 )
 def test_snakemake_is_given_the_profile_wherever_it_is(profile, words, folder, monkeypatch):
-    asked: list[list[str]] = []
+    asked: list[str] = []
 
     def refuse(command, stdout, stderr, env):
-        asked.append(command)
+        asked.extend(command)
         stdout.write("Error: not today\n")
         stdout.flush()
         return SimpleNamespace(poll=lambda: 1, returncode=1)
@@ -204,24 +196,22 @@ def test_snakemake_is_given_the_profile_wherever_it_is(profile, words, folder, m
     wish = run.Wish("rows.csv", user="person", label="y", profile=profile)
     with pytest.raises(PflpipeError, match=r"^not today; all lines: logs/run_rows\.log"):
         list(run.lines(wish))
-    (command,) = asked
-    assert command[command.index(words[0]) :][: len(words)] == words
+    assert asked[asked.index(words[0]) :][: len(words)] == words
 
 
 @pytest.mark.slow
 @pytest.mark.pipeline
 def test_a_table_becomes_a_verdict_also_after_ctrl_c(folder):
-    words = (*WORDS, "--epsilon", "8", "--minutes", "0.01")
-    first = call(folder, *words)
+    command = (sys.executable, "-m", "pflpipe", *WORDS, "--epsilon", "8", "--minutes", "0.01")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    first = subprocess.Popen(command, start_new_session=True, **pipes)
     while not (folder / "results/plans").exists():
         assert first.poll() is None, first.communicate()[1]
     os.killpg(first.pid, signal.SIGINT)
     _, error = first.communicate()
     assert first.returncode == 130
     assert error.splitlines()[-1] == "stopped: the same command goes on"
-    second = call(folder, *words)
-    said, error = second.communicate()
-    assert second.returncode == 0, error
+    said = called(*command).stdout
     five = said.splitlines()[-8:-3]
     assert five[0].startswith("ε = 8: ")
     parts = ("personalization", "beside learning alone", "gain", "one person with all of its rows")
@@ -241,8 +231,9 @@ PROGRAM = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import pytest, test_run
+from pflpipe.pipeline import cli
 test_run.without_training(pytest.MonkeyPatch(), decided=3)
-test_run.cli.main()
+cli.main()
 """
 
 

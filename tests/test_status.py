@@ -18,26 +18,24 @@ ROUND = {"round": 12, "rounds": 30, "measured": "personal_own 83.2 %", "seconds_
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def runs(good: Path) -> list[str]:
     """The six runs of a study, of which none has begun; snakemake began to work a minute ago."""
-    monkeypatch.chdir(tmp_path)
-    malformed.write_good(tmp_path)
-    malformed.put("axes", {"privacy.epsilon": [2, 4, 8]})(tmp_path)
-    write_json(status.PLANNED, {"workflow/scripts/train.py": "", "studies/good.yaml": ""})
-    os.utime(status.PLANNED, (time.time() - 60, time.time() - 60))
+    malformed.put("axes", {"privacy.epsilon": [2, 4, 8]})(good)
+    write(status.PLANNED, {"workflow/scripts/train.py": "", "studies/good.yaml": ""}, ago=60)
     return [row.run for row in load_outline("good").study().rows if row.cell.method == "dp_fedavg"]
 
 
-def finish(run: str, ago: float = 0.0) -> None:
-    file = RESULTS / "runs" / run / "run.json"
-    write_json(file, {})
+def write(file: Path, content: dict[str, object], ago: float = 0.0) -> None:
+    write_json(file, content)
     os.utime(file, (time.time() - ago, time.time() - ago))
+
+
+def finish(run: str, ago: float = 0.0) -> None:
+    write(RESULTS / "runs" / run / "run.json", {}, ago)
 
 
 def work(run: str, ago: float = 0.0, **state: object) -> None:
-    file = RESULTS / "checkpoints" / f"{run}.json"
-    write_json(file, ROUND | state)
-    os.utime(file, (time.time() - ago, time.time() - ago))
+    write(RESULTS / "checkpoints" / f"{run}.json", ROUND | state, ago)
 
 
 def printed() -> list[str]:

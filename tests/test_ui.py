@@ -17,7 +17,7 @@ import fake_audits
 import fake_results
 import malformed
 from pflpipe.files import write_json
-from pflpipe.pipeline import cli, status, ui
+from pflpipe.pipeline import status, ui
 from pflpipe.study import config
 from pflpipe.study.load import load_outline
 
@@ -26,27 +26,26 @@ METHODS = ("local_only", "fedavg", "dp_fedavg", "pmtl_ft")
 
 
 @pytest.fixture(autouse=True)
-def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def study(good: Path) -> None:
     """A study of four methods and six seeds in a folder, all of it trained, tested and audited."""
-    monkeypatch.chdir(tmp_path)
-    malformed.write_good(tmp_path)
-    malformed.put("methods", [{"name": name} for name in METHODS])(tmp_path)
-    malformed.put("seeds", [*range(6)])(tmp_path)
-    malformed.put("looks", [3, 6])(tmp_path)
-    fake_results.write(load_outline("good").study(), tmp_path)
+    malformed.put("methods", [{"name": name} for name in METHODS])(good)
+    malformed.put("seeds", [*range(6)])(good)
+    malformed.put("looks", [3, 6])(good)
+    fake_results.write(load_outline("good").study(), good)
     fake_audits.write(RESULTS / "audits")
     write_json(status.PLANNED, {"studies/good.yaml": ""})
 
 
-def leave(method: str, seeds: int) -> None:
-    """Leave the scores of the first seeds of a method; none: no file."""
-    file = RESULTS / "scores" / "good" / f"{method}.csv"
-    cells = [cell for cell in load_outline("good").study().cells if cell.method == method]
-    known = {cell.id for cell in cells if cell.seed < seeds}
-    frame = pd.read_csv(file)
-    frame[frame["cell"].isin(known)].to_csv(file, index=False)
-    if not seeds:
-        file.unlink()
+def leave(seeds: int, *methods: str) -> str:
+    """Leave the scores of the first seeds of methods; none: no file. Return the page."""
+    for method in methods:
+        file = RESULTS / "scores" / "good" / f"{method}.csv"
+        known = {cell.id for cell in load_outline("good").study().cells if cell.seed < seeds}
+        frame = pd.read_csv(file)
+        frame[frame["cell"].isin(known)].to_csv(file, index=False)
+        if not seeds:
+            file.unlink()
+    return page()
 
 
 def page() -> str:
@@ -59,44 +58,36 @@ def is_read(text: str) -> bool:
 
 def test_the_verdict_is_read_when_every_method_is_tested_at_a_look_and_audited():
     assert is_read(page())
-    leave("fedavg", 3)
-    text = page()
+    text = leave(3, "fedavg")
     assert is_read(text), "the others have their three new seeds already"
     assert "<p>3 seeds." in text
-    for method in METHODS:
-        leave(method, 4)
-    leave("fedavg", 4)
-    assert is_read(page()), "fedavg has three seeds in common with the others"
-    leave("pmtl_ft", 0)
-    text = page()
+    assert is_read(leave(4, *METHODS)), "fedavg has three seeds in common with the others"
+    text = leave(0, "pmtl_ft")
     assert not is_read(text)
     assert "Not tested yet: pmtl_ft." in text
     assert "dp_fedavg" in text.partition("All methods")[2], "what is there is shown"
 
 
 def test_seeds_between_two_looks_give_no_verdict():
-    for method in METHODS:
-        leave(method, 4)
-    text = page()
+    text = leave(4, *METHODS)
     assert "<p>4 seeds." in text
     assert not is_read(text)
 
 
 def test_no_word_is_said_before_the_audits_and_nothing_is_shown_of_a_refuted_release():
-    (RESULTS / "audits/gaussian-local.json").unlink()
+    audit = RESULTS / "audits/gaussian-local.json"
+    audit.unlink()
     text = page()
     assert not is_read(text)
     assert "1 of 2 audits" in text
-    write_json(RESULTS / "audits/gaussian-local.json", fake_audits.RESULT | {"epsilon_lower": 99})
+    write_json(audit, fake_audits.RESULT | {"epsilon_lower": 99})
     text = page()
     assert "the ledger is refuted" in text
     assert "All methods" not in text
 
 
 def test_nothing_tested_yet_is_a_page_too():
-    for method in METHODS:
-        leave(method, 0)
-    text = page()
+    text = leave(0, *METHODS)
     assert "24 of 24 runs done" in text
     assert "All methods" not in text
 
@@ -104,16 +95,13 @@ def test_nothing_tested_yet_is_a_page_too():
 @pytest.fixture
 def served() -> Iterator[str]:
     """The address that ``pflpipe ui`` prints, with one method that is not trained yet."""
-    leave("pmtl_ft", 0)
-    for run in (RESULTS / "runs").glob("*pmtl_ft*"):
-        (run / "run.json").unlink()
+    leave(0, "pmtl_ft")
+    for record in (RESULTS / "runs").glob("*pmtl_ft*/run.json"):
+        record.unlink()
     # As in a terminal, also where tests run in the background, which ignores Ctrl-C.
-    terminal = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-    program = f"{terminal}; from pflpipe.pipeline.cli import main; main()"
-    words = [sys.executable, "-c", program, "ui", "good", "--port", "0"]
+    words = ["env", "--default-signal=INT", sys.executable, "-m", "pflpipe", "ui", "good"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, start_new_session=True, **pipes) as server:
-        assert server.stdout is not None
+    with subprocess.Popen([*words, "--port", "0"], start_new_session=True, **pipes) as server:
         yield server.stdout.readline().rpartition(" ")[2].strip()
         server.send_signal(signal.SIGINT)
         _, error = server.communicate(timeout=60)
@@ -147,18 +135,15 @@ def test_a_study_in_progress_answers_on_this_machine_alone_and_in_a_browser(serv
         ("good --port BUSY", "in use"),
     ],
 )
-def test_what_cannot_be_served_is_one_line_with_exit_code_2(words, said, monkeypatch, capsys):
+def test_what_cannot_be_served_is_one_line_with_exit_code_2(words, said, ran):
     with socket.create_server((ui.HOST, 0)) as other:
         words = words.replace("BUSY", str(other.getsockname()[1]))
-        monkeypatch.setattr(sys, "argv", ["pflpipe", "ui", *words.split()])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-    error = capsys.readouterr().err
-    assert (stopped.value.code, error.count("\n")) == (2, 1)
+        error = ran("ui", *words.split(), code=2).err
+    assert error.count("\n") == 1
     assert said in error
 
 
-def test_a_search_that_has_not_chosen_is_said(tmp_path):
+def test_a_search_that_has_not_chosen_is_said(good):
     search = {"seeds": [9], "validation_fraction": 0.2, "values": {"training.lr": [0.1, 0.5]}}
-    malformed.put("search", search)(tmp_path)
+    malformed.put("search", search)(good)
     assert "searches/good.json" in page()

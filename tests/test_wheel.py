@@ -30,10 +30,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("this environment has no pip, or no setuptools that builds the project")
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    source.mkdir()
+    shutil.copytree(ROOT / "src", source / "src", ignore=NOT_BUILT)
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    shutil.copytree(ROOT / "src", source / "src", ignore=NOT_BUILT)
     offline = ("--no-deps", "--no-build-isolation", "--no-index")
     called(*PIP, "wheel", *offline, "--wheel-dir", folder, source, folder=folder)
     (built,) = folder.glob("*.whl")
@@ -49,28 +48,13 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def settings_of(installed: Path) -> dict[str, str]:
-    return {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
-
-
 @pytest.fixture
-def pflpipe(installed: Path, tmp_path: Path):
-    """Return a function that runs the installed console script, or Python, in a folder that has
-    nothing but a config.yaml and a study."""
-    malformed.write(tmp_path / "config.yaml", {"studies": ["good"]})
-    (tmp_path / "studies").mkdir()
-    malformed.write(tmp_path / "studies/good.yaml", STUDY)
-
-    def run(*words: str) -> str:
-        start = sys.executable if words[0] == "-c" else installed / "bin/pflpipe"
-        return called(start, *words, folder=tmp_path, **settings_of(installed)).stdout
-
-    return run
-
-
-def shipped(*names: str | Path) -> set[str]:
-    """Where the wheel has files of the repository."""
-    return {f"pflpipe/pipeline/shipped/{name}" for name in names}
+def printed(installed: Path, here: Path):
+    """Return a function that runs the Python that has the wheel in a folder with an empty folder of
+    studies, and returns what it prints."""
+    (here / "studies").mkdir()
+    settings = {"PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
+    return lambda *words: called(sys.executable, *words, **settings).stdout
 
 
 def test_what_the_wheel_has_of_the_repository_is_no_copy():
@@ -87,49 +71,44 @@ def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     kinds = (".py", ".bib", ".json", ".md", ".yaml", ".txt", ".toml", ".typed", ".mplstyle")
     package = (ROOT / "src/pflpipe").rglob("*")
     code = {str(file.relative_to(ROOT / "src")) for file in package if file.suffix in kinds}
-    code |= shipped("config.yaml", "Snakefile", "studies/quickstart.yaml", "envs/pflpipe.yaml")
-    code |= shipped("profiles/slurm/config.yaml", "profiles/slurm/one_job.sh")
-    parts = [(ROOT / "workflow" / name).glob("*.*") for name in ("rules", "scripts", "report")]
-    code |= shipped(*(file.relative_to(ROOT) for part in parts for file in part))
-    assert code <= set(names)
+    more = ["config.yaml", "Snakefile", "studies/quickstart.yaml", "envs/pflpipe.yaml"]
+    more += ["profiles/slurm/config.yaml", "profiles/slurm/one_job.sh"]
+    for part in ("rules", "scripts", "report"):
+        more += [f"workflow/{part}/{file.name}" for file in (ROOT / "workflow" / part).glob("*.*")]
+    code |= {f"pflpipe/pipeline/shipped/{name}" for name in more}
     assert {name for name in names if ".dist-info/" not in name} == code
 
 
-def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(pflpipe, installed):
-    where = pflpipe("-c", "import pflpipe; print(pflpipe.__file__)")
+def test_the_wheel_alone_validates_and_lists_in_an_empty_folder(printed, installed):
+    malformed.write(Path("config.yaml"), {"studies": ["good"]})
+    malformed.write(Path("studies/good.yaml"), STUDY)
+    where = printed("-c", "import pflpipe; print(pflpipe.__file__)")
     assert where == f"{installed / 'pflpipe/__init__.py'}\n"
-    assert pflpipe("validate") == "good: 1 cell, dp_fedavg on digits: ok\n"
-    listed = pflpipe("studies").splitlines()
+    script = installed / "bin/pflpipe"
+    assert printed(script, "validate") == "good: 1 cell, dp_fedavg on digits: ok\n"
+    listed = printed(script, "studies").splitlines()
     assert listed[1] == "good: A good study"
     assert listed[2] == "    1 run, about 0 s; 1 cell, dp_fedavg on digits"
-    assert "feddpa: FedDPA" in pflpipe("methods")
+    assert "feddpa: FedDPA" in printed(script, "methods")
 
 
-def test_the_wheel_alone_makes_a_study_by_the_workflow_in_an_empty_folder(installed, tmp_path):
+def test_the_wheel_alone_makes_a_study_by_the_workflow_in_an_empty_folder(printed, installed):
     """The study is a short one of the same name; the other is read, and its jobs are planned."""
-
-    def module(*words: str) -> str:
-        command = (sys.executable, "-m", *words)
-        return called(*command, folder=tmp_path, **settings_of(installed)).stdout
-
-    (tmp_path / "studies").mkdir()
-    malformed.write(tmp_path / "studies/quickstart.yaml", STUDY | {"methods": ALONE})
-    assert module("pflpipe", "quickstart").startswith("config.yaml: written\n")
-    results = tmp_path / "results"
+    malformed.write(Path("studies/quickstart.yaml"), STUDY | {"methods": ALONE})
+    assert printed("-m", "pflpipe", "quickstart").startswith("config.yaml: written\n")
+    results = Path("results")
     for name in ("tables/quickstart.tex", "verdicts/quickstart.html"):
         assert (results / name).stat().st_size > 0
-    commit = [json.loads(file.read_text())["program"] for file in results.glob("runs/*/run.json")]
-    assert [one["commit"] for one in commit] == [""]
+    (record,) = results.glob("runs/*/run.json")
+    assert json.loads(record.read_text())["program"]["commit"] == ""
     inside = installed / "pflpipe/pipeline/shipped"
     for name in ("config.yaml", "studies/quickstart.yaml"):
-        shutil.copy(inside / name, tmp_path / name)
+        shutil.copy(inside / name, name)
     words = ("--snakefile", str(inside / "Snakefile"), "--dry-run", "--quiet", "all", "--")
-    module("snakemake", *words, "results/tables/all.csv")
+    printed("-m", "snakemake", *words, "results/tables/all.csv")
 
 
-def test_the_notebook_is_executed_and_its_cells_run_from_the_wheel_to_a_verdict(
-    installed, tmp_path
-):
+def test_the_notebook_is_executed_and_its_cells_run_from_the_wheel_to_a_verdict(printed):
     """With fewer rounds and one budget; its cell that installs the wheel is left out."""
     cells = json.loads((ROOT / "docs/notebook.ipynb").read_text())["cells"]
     code = [cell for cell in cells if cell["cell_type"] == "code"]
@@ -143,13 +122,12 @@ def test_the_notebook_is_executed_and_its_cells_run_from_the_wheel_to_a_verdict(
     for long, short in (("rounds=20", "rounds=2"), ("--minutes 1", "--minutes 0.1 --epsilon 8")):
         assert long in program
         program = program.replace(long, short)
-    settings = settings_of(installed)
-    printed = called(sys.executable, "-c", program, folder=tmp_path, **settings).stdout
-    assert "\nε = 8: learning together " in printed
-    verdict_page, mlflow = printed.splitlines()[-2:]
+    said = printed("-c", program)
+    assert "\nε = 8: learning together " in said
+    verdict_page, mlflow = said.splitlines()[-2:]
     assert verdict_page == "the verdict page: results/verdicts/patients.html"
     assert mlflow.startswith("MLflow: ")
-    assert (tmp_path / "results/verdicts/patients.html").is_file()
+    assert Path("results/verdicts/patients.html").is_file()
 
 
 # An environment of its own, with what the base install brings
@@ -168,10 +146,8 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory):
     absent = {"torch", "pandas", "snakemake", "opacus", "jinja2"}
     listed = called(*pip, "list", "--format", "freeze").stdout.lower().splitlines()
     assert absent.isdisjoint(line.split("==")[0] for line in listed)
-    variables = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
-    return lambda program, *words, **how: called(
-        folder / "bin" / program, *words, **how, **variables
-    )
+    settings = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1"}
+    return lambda name, *words, **how: called(folder / "bin" / name, *words, **how, **settings)
 
 
 def test_counting_is_imported_within_half_a_second_of_cpu(base, tmp_path):
