@@ -165,6 +165,9 @@ def of_columns(kind: str) -> dict[str, Case]:
 
 SPELLING = "1 in several spellings"
 NOBODY = "expected the id of a user"
+NUMBER = "a number such as 1234.5"
+LONG = r"got 'z{40}\.\.\. in 1"
+WRITTEN = ("csv", "tsv", "frame")
 NUMBERS = {"classes": None, "label": None, "target": "dose", "vocabularies": {}}
 
 FRAMES: Mapping[str, Case] = {
@@ -191,18 +194,12 @@ FRAMES: Mapping[str, Case] = {
     "rounded ids": Case(
         NOBODY, column("person", lambda t: [2.0**54 + 2 * (a % 6) for a in t["age"]]), {}, ("csv",)
     ),
-    "decimal commas": named(
-        "a number such as 1234.5", "dose", lambda t: t["dose"].astype(str).str.replace(".", ",")
-    ),
-    "percent signs": named("a number such as 1234.5", "age", lambda t: t["age"].astype(str) + " %"),
-    "signs between thousands": named(
-        "a number such as 1234.5", "age", lambda t: [f"{1000 * age:,}" for age in t["age"]]
-    ),
+    "decimal commas": named(NUMBER, "dose", lambda t: t["dose"].astype(str).str.replace(".", ",")),
+    "percent signs": named(NUMBER, "age", lambda t: t["age"].astype(str) + " %"),
+    "signs between thousands": named(NUMBER, "age", lambda t: [f"{1000 * a:,}" for a in t["age"]]),
     "addresses": named("write texts: {ip: 64}", "ip", lambda t: [f"10.0.{a}.7" for a in t["age"]]),
-    "a very long label": Case(r"classes; got 'z{40}\.\.\. in 1", cell("y", "z" * 5000), {}, TABLES),
-    "a very long number": Case(
-        r"got 'z{40}\.\.\. in 1", cell("age", "z" * 5000), {}, ("csv", "tsv", "frame")
-    ),
+    "a very long label": Case(f"classes; {LONG}", cell("y", "z" * 5000), {}, TABLES),
+    "a very long number": Case(LONG, cell("age", "z" * 5000), {}, WRITTEN),
     "no id": Case("a value in every row", id_of("Ann", "")),
     "a word for the label": Case(
         "the label follows from said alone",
@@ -224,7 +221,7 @@ FRAMES: Mapping[str, Case] = {
     "float32 ids": Case("whole numbers below 16777216", float32, {}, ("parquet", "frame")),
     "a column of words": named("without a vocabulary: note", "note", long_words),
     "no column of labels": Case("no column 'y'", lambda t: t.drop(columns="y"), {}, TABLES),
-    "one name twice": Case("2 columns have the name 'age'", twice, {}, ("csv", "tsv", "frame")),
+    "one name twice": Case("2 columns have the name 'age'", twice, {}, WRITTEN),
 }
 """Damage of a table: words, how, what differs in the block, and the sources that can hold it."""
 

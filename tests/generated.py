@@ -78,14 +78,9 @@ def _array(rules: dict[str, Any], *context: Any) -> st.SearchStrategy[Any]:
 def _number(rules: dict[str, Any], *_: Any) -> st.SearchStrategy[Any]:
     low = rules.get("minimum", rules.get("exclusiveMinimum"))
     high = rules.get("maximum", rules.get("exclusiveMaximum"))
-    return st.floats(
-        low,
-        high,
-        exclude_min="exclusiveMinimum" in rules,
-        exclude_max="exclusiveMaximum" in rules,
-        allow_nan=False,
-        allow_infinity=False,
-    )
+    ends = {"exclude_min": "exclusiveMinimum" in rules}
+    ends["exclude_max"] = "exclusiveMaximum" in rules
+    return st.floats(low, high, **ends, allow_nan=False, allow_infinity=False)
 
 
 _OF_TYPE: dict[str, Any] = {

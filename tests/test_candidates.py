@@ -106,16 +106,13 @@ def draws(value, number=2000):
     return [candidate["x"] for candidate in found]
 
 
-def test_ranges_are_drawn_uniformly_on_a_log_scale():
-    found = draws(SearchRange(0.03, 3.0))
-    law = stats.loguniform(0.03, 3.0)
-    assert stats.kstest(found, law.cdf).pvalue > 0.01
-    assert stats.kstest(found, stats.uniform(0.03, 2.97).cdf).pvalue < 1e-9
+LOG, LINEAR = SearchRange(0.03, 3.0), SearchRange(0.0, 2.0, "linear")
+LAWS = [(LOG, stats.loguniform(0.03, 3.0)), (LINEAR, stats.uniform(0, 2))]
 
 
-def test_or_on_a_linear_scale_by_name():
-    found = draws(SearchRange(0.0, 2.0, "linear"))
-    assert stats.kstest(found, stats.uniform(0, 2).cdf).pvalue > 0.01
+@pytest.mark.parametrize(("range_", "law"), LAWS, ids=["log", "linear"])
+def test_ranges_are_drawn_uniformly_on_a_log_scale_or_on_a_linear_one_by_name(range_, law):
+    assert stats.kstest(draws(range_), law.cdf).pvalue > 0.01
 
 
 def test_lists_are_drawn_uniformly():

@@ -59,13 +59,10 @@ def of_arrays(tables: list[pd.DataFrame], changes: Mapping[str, object]) -> str:
     for side, table in zip(("train", "test"), tables, strict=False):
         target = changes.get("target")
         rest = table.drop(columns=[name for name in ("person", "y", target) if name in table])
-        features = pd.DataFrame(
-            {
-                name: values.factorize(sort=True)[0] if name in ("city", "said") else values
-                for name, values in rest[changes.get("features", rest.columns)].items()
-            }
-        )
-        arrays[f"{side}_images"] = features.astype(float).to_numpy()
+        features = rest[changes.get("features", rest.columns)]
+        words = [name for name in ("city", "said") if name in features]
+        numbers = {name: features[name].factorize(sort=True)[0] for name in words}
+        arrays[f"{side}_images"] = features.assign(**numbers).astype(float).to_numpy()
         arrays[f"{side}_labels"] = table[target].to_numpy() if target else dirty.is_yes(table)
         arrays[f"{side}_users"] = table["person"].to_numpy(dtype=str)
     if changes.get("target"):

@@ -109,11 +109,9 @@ def messages(world):
     done, seen, ((_, begun), (_, kept), *_) = spied(world)
     if world.method.absorb is None:  # else it sees its own noised message
         assert all(torch.equal(kept[name][EMPTY], begun[name][EMPTY]) for name in begun)
-    found = {
-        f"{name} of round {round}": value
-        for round, (uploads, _, _) in enumerate(seen, start=1)
-        for name, value in uploads.update.items()
-    }
+    found = {}
+    for round, (uploads, _, _) in enumerate(seen, start=1):
+        found |= {f"{name} of round {round}": value for name, value in uploads.update.items()}
     for name, value in found.items():
         assert value.isfinite().all(), name
         assert not value[EMPTY].any(), f"{name}: the client has nothing to say"

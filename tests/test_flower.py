@@ -28,6 +28,7 @@ from pflpipe.simulation import remote, rounds, runs
 from pflpipe.study import plans
 from simulations import assert_equal
 
+MISSING = "flwr is not installed: pip install 'pflpipe[flower]'"
 METHODS = ("dp_fedavg", "fedrep", "ditto", "feddpa", "dp_scaffold")
 
 
@@ -211,7 +212,7 @@ class Grid:
 
 def run_app(folder, monkeypatch, lost=()):
     """Run the app in this process and return its grid."""
-    pytest.importorskip("flwr", reason="flwr is not installed: pip install 'pflpipe[flower]'")
+    pytest.importorskip("flwr", reason=MISSING)
     from flwr.app import Context, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
@@ -326,8 +327,7 @@ def test_a_node_sends_nothing_unmasked_and_under_no_other_settings(app, monkeypa
 
 @pytest.mark.parametrize("bits", [4, 20, flower.MOST_BITS])
 def test_the_rounding_of_secagg_changes_no_whole_number(bits):
-    missing = "flwr is not installed: pip install 'pflpipe[flower]'"
-    of = pytest.importorskip("flwr.common.secure_aggregation.quantization", reason=missing)
+    of = pytest.importorskip("flwr.common.secure_aggregation.quantization", reason=MISSING)
     most = 2**bits - 1
     whole = np.array([0, 1, 2, most // 3, most // 2, most - 1, most])
     (found,) = of.quantize([(whole - most / 2) * 1.0], most / 2, most)

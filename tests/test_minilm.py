@@ -18,13 +18,11 @@ LINES = [f"statement {number} says {number % 7}" for number in range(20)]
 def test_the_network_is_bert_and_the_mean_of_its_tokens():
     torch.manual_seed(0)
     width, tokens, layers = 24, 7, 2
-    weights, x = {}, 0
-    for name, rows in (("word", 50), ("position", 16), ("token_type", 2)):
-        weights[f"embeddings.{name}_embeddings.weight"] = torch.randn(rows, width)
+    sizes = {"word": 50, "position": 16, "token_type": 2}
+    found = {name: torch.randn(rows, width) for name, rows in sizes.items()}
+    weights = {f"embeddings.{name}_embeddings.weight": value for name, value in found.items()}
     numbers = torch.randint(0, 50, (tokens,))
-    x = weights["embeddings.word_embeddings.weight"][numbers]
-    x = x + weights["embeddings.position_embeddings.weight"][:tokens]
-    x = x + weights["embeddings.token_type_embeddings.weight"][0]
+    x = found["word"][numbers] + found["position"][:tokens] + found["token_type"][0]
 
     def keep(name, module):
         for part, value in module.named_parameters():

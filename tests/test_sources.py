@@ -25,6 +25,7 @@ from pflpipe.data import datasets, pfllib, sources
 from pflpipe.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
+BAD, TABLES = tabled.table("bad_sources"), tabled.table("test_sources")
 ROWS = 40
 TABLE = {"file": "answers.csv", "user": "person", "label": "y", "classes": [False, True]}
 CITIES = {"vocabularies": {"city": ["Oslo", "Rome", "Turin"]}}
@@ -48,6 +49,7 @@ def files(here: Path) -> Path:
     """A folder with a file of each kind."""
     table, rng = answers(), np.random.default_rng(1)
     dirty.pictures(Path("pictures"))
+    Path("verses.csv").write_text(VERSES)
     table.to_csv("answers.csv")
     table.to_csv("answers.tsv", index=False, sep="\t")
     table.to_parquet("answers.parquet")
@@ -135,7 +137,6 @@ OF_WORDS = {"file": "verses.csv", "user": "person", "text": "verse", "vocabulary
 
 @pytest.mark.parametrize("declared", ["in the block", "in a file"])
 def test_texts_become_tokens_of_a_declared_vocabulary(declared, files):
-    Path("verses.csv").write_text(VERSES)
     block = OF_WORDS | {"length": 4, "label": "good", "classes": ["no", "yes"]}
     if declared == "in a file":
         Path("words.txt").write_text("\n".join(WORDS) + "\n")
@@ -149,7 +150,6 @@ def test_texts_become_tokens_of_a_declared_vocabulary(declared, files):
 
 
 def test_a_text_without_a_label_has_an_example_for_each_token_that_follows(files):
-    Path("verses.csv").write_text(VERSES)
     _, arrays = prepared(OF_WORDS | {"length": 2})
     assert (arrays.classes, arrays.vocabulary, arrays.declared) == (7, 7, True)
     ann = [(0, 3, 0, 2), (0, 4, 2, 3), (0, 5, 3, 4), (0, 2, 4, 5), (0, 3, 5, 2)]
@@ -182,27 +182,20 @@ def test_texts_of_leaf_and_tff_become_tokens(files):
     assert rows_of(arrays) == sorted((u, i % 3 == 1, *row) for i, (u, _, *row) in enumerate(rows))
 
 
-BAD_TOKENS = [
-    ({"vocabulary": np.array(3)}, "tokens 0 to 3'; expected 0 to 2"),
-    ({"vocabulary": np.array(2.5)}, "vocabulary; got .*expected one integer"),
-    ({"train_images": np.zeros((6, 2))}, "float64.*expected integers .N, T., tokens"),
-]
-
-
-@pytest.mark.parametrize(("changes", "words"), BAD_TOKENS)
+@pytest.mark.parametrize(("changes", "words"), TABLES["BAD_TOKENS"])
 def test_arrays_of_tokens_are_checked(changes, words):
     rows = {"train_images": np.arange(12).reshape(6, 2) % 4, "train_labels": np.arange(6) % 2}
-    made = datasets.arrays_from(rows | {"vocabulary": np.array(4)}, "mine")
+    rows["vocabulary"] = np.array(4)
+    made = datasets.arrays_from(rows, "mine")
     assert (made.train_images.dtype, made.vocabulary) == (np.int32, 4)
     with pytest.raises(DataError, match=words):
-        datasets.arrays_from(rows | {"vocabulary": np.array(4)} | changes, "mine")
+        datasets.arrays_from(rows | malformed.arrays_of(changes), "mine")
 
 
 ONCE = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
 
 
 def test_a_frame_of_texts_becomes_clients_that_train(files):
-    Path("verses.csv").write_text(VERSES)
     table = pd.read_csv("verses.csv")
     layout = {"user": "person", "text": "verse", "length": 3}
     with pytest.raises(DataError, match=r"vocabulary no\.txt; got .FileNotFoundError.*a token in"):
@@ -294,7 +287,6 @@ def test_the_lines_about_pfllibs_files_convert_them(files):
 
 BASES = {"table": TABLE | CITIES, "texts": OF_WORDS | {"length": 2}, "leaf": LEAF, "tff": TFF}
 BASES |= {"pictures": PICTURES, "no table": {}}
-BAD, TABLES = tabled.table("bad_sources"), tabled.table("test_sources")
 
 
 def block_of(case: dict) -> dict:
@@ -306,7 +298,7 @@ def block_of(case: dict) -> dict:
 @pytest.mark.parametrize("case", BAD)
 def test_a_source_that_is_not_in_order_is_one_clear_line(case, files):
     given = BAD[case]
-    for path, text in ({"verses.csv": VERSES} | given.get("write", {})).items():
+    for path, text in given.get("write", {}).items():
         Path(path).write_text(text)
     if "cell" in given:
         column, value = given["cell"]
@@ -354,7 +346,6 @@ def test_the_command_data_shows_what_was_understood_and_leaves_no_trace(data):
 
 
 def test_the_command_data_counts_the_tokens_that_are_labels_by_name(data):
-    Path("verses.csv").write_text(VERSES)
     printed = data(OF_WORDS | {"length": 2})
     assert re.search(r"other +0\n +'to' .* 6\n +'be' .* 9\n +'or' .* 6\n +'not' .* 3\n", printed)
 
@@ -397,6 +388,7 @@ def test_the_script_of_the_workflow_takes_a_block_in_one_word(files):
     assert script("mine", block).stdout.startswith("mine: 40 rows of 4 users")
     refused = script("mine", block | {"encoding": "index"}, code=2).stderr
     assert refused.startswith("error: data set 'mine' has other values than when it was first used")
+    assert refused.count("\n") == 1
     answers().assign(yes=(answers()["y"] == "Yes").astype(int)).to_csv("answers.csv", index=False)
     warned = script("other", block).stdout
     assert "\nwarning: other: the label follows from yes alone" in warned

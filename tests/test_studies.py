@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "studies"
 NAMES = study_names(FOLDER)
 HEAD = ("epochs", "lr", "momentum", "weight_decay")
+HEADED = ("ppsgd", "centaur", "dp_pfeddsu", "dp_fedavg_fb", "pmtl_ft")
 
 
 @functools.cache
@@ -77,23 +78,17 @@ def test_tables_of_papers_are_calibrated_by_the_accountant_that_the_paper_prints
 @pytest.mark.slow
 def test_in_dp_pfeddsus_tables_ppsgd_trains_its_own_head_as_the_paper_prints_for_all() -> None:
     for name in ("dp_pfeddsu_table2", "dp_pfeddsu_table3", "dp_pfeddsu_figure2"):
-        heads = {
-            tuple(row.cell.hyperparameters[f"head_{word}"] for word in HEAD)
-            for row in rows_of(name)
-            if row.cell.method in ("ppsgd", "centaur", "dp_pfeddsu", "dp_fedavg_fb", "pmtl_ft")
-        }
+        cells = [row.cell for row in rows_of(name) if row.cell.method in HEADED]
+        heads = {tuple(cell.hyperparameters[f"head_{word}"] for word in HEAD) for cell in cells}
         assert heads == {(15, 0.01, 0.9, 1e-4)}
 
 
 @pytest.mark.slow
 def test_rows_of_an_official_code_have_the_training_of_that_code() -> None:
-    tables = ("feddpa_table1_femnist", "feddpa_table1_svhn", "feddpa_table2")
-    official = {
-        (name, row.cell.method): row.cell.training
-        for name in (*tables, "quickstart_published")
-        for row in rows_of(name)
-        if row.cell.official_code
-    }
+    studies = ["feddpa_table1_femnist", "feddpa_table1_svhn", "feddpa_table2"]
+    studies += ["quickstart_published"]
+    named = [(name, row.cell) for name in studies for row in rows_of(name)]
+    official = {(name, cell.method): cell.training for name, cell in named if cell.official_code}
     dropping = {key for key, training in official.items() if training.drop_last}
     assert dropping == {("feddpa_table1_svhn", "feddpa"), ("feddpa_table2", "feddpa")}
     falling = {key: t.lr_decay for key, t in official.items() if t.lr_decay != 1}
@@ -107,11 +102,8 @@ def test_fedglp_adp_compares_its_noise_with_that_at_epsilon_6_of_the_same_accoun
     # That one measures seconds, in three rounds.
     names = {name for name in NAMES if name.startswith("fedglp_adp")} - {"fedglp_adp_table6"}
     cells = [row.cell for name in names for row in rows_of(name)]
-    asked = {
-        (cell.privacy, cell.training.rounds, cell.hyperparameters["sigma_0"])
-        for cell in cells
-        if cell.method == "fedglp_adp"
-    }
+    ours = [cell for cell in cells if cell.method == "fedglp_adp"]
+    asked = {(c.privacy, c.training.rounds, c.hyperparameters["sigma_0"]) for c in ours}
     assert {rounds for _, rounds, _ in asked} == {20, 40}
     for privacy, rounds, sigma_0 in asked:
         accountant = "rdp" if privacy.epsilon is None else privacy.accountant
