@@ -23,8 +23,6 @@ from releases import DSU, FEDSIM, FEMNIST, SVHN
 
 TABLES = tabled.table("test_accounting")
 
-FEDGLP = dataclasses.replace(FEMNIST, rounds=20, delta=0.1, clients=10)
-CENTAUR = dataclasses.replace(FEMNIST, rounds=200, delta=1e-5, clients=500)
 LAPLACE = dataclasses.replace(FEMNIST, mechanism="laplace", norm=1, delta=0.0, rounds=10)
 
 
@@ -44,18 +42,18 @@ def calibrated(plan, target, accountant="exact"):
     return accounting.calibrate(plan, target, accountant)
 
 
-def at(plan, delta):
-    return dataclasses.replace(plan, delta=delta)
-
-
-PLANS = {"FEMNIST": FEMNIST, "SVHN": SVHN, "FEDGLP": FEDGLP}
-PLANS |= {"DSU": DSU, "CENTAUR": CENTAUR, "FEDSIM": FEDSIM}
+TEN = dataclasses.replace(FEMNIST, rounds=40, delta=0.1, clients=10)
+CIFAR = {sigma: dataclasses.replace(TEN, noise_multiplier=sigma) for sigma in (0.1, 0.3)}
+PLANS = {"FEMNIST": FEMNIST, "SVHN": SVHN, "DSU": DSU, "FEDSIM": FEDSIM}
+PLANS["FEDGLP"] = dataclasses.replace(FEMNIST, rounds=20, delta=0.1, clients=10)
+PLANS["CENTAUR"] = dataclasses.replace(FEMNIST, rounds=200, delta=1e-5, clients=500)
 MULTIPLIERS = [
     (dataclasses.replace(PLANS[name], **changes), *rest)
     for name, changes, *rest in TABLES["MULTIPLIERS"]
 ]
 EXACT = [(plan, target, exact) for plan, target, exact, _, _ in MULTIPLIERS if exact]
-TIGHT = [(at(plan, 1e-5), target, tight) for plan, target, _, tight, _ in MULTIPLIERS if tight]
+AT_1E5 = [(dataclasses.replace(plan, delta=1e-5), *rest) for plan, *rest in MULTIPLIERS]
+TIGHT = [(plan, target, tight) for plan, target, _, tight, _ in AT_1E5 if tight]
 RDP = [(plan, target, rdp) for plan, target, _, _, rdp in MULTIPLIERS if rdp]
 
 
@@ -83,22 +81,11 @@ def test_rdp_calibration_gives_the_known_multipliers(plan, target, printed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("plan", "target"), [(SVHN, 2), (DSU, 1)])
-def test_pld_and_gdp_agree_at_full_participation(plan, target):
-    plan = calibrated(plan, target)
-    pld = PLDAccountant()
-    pld.compose(dp_accounting.GaussianDpEvent(plan.noise_multiplier), plan.rounds)
-    for probability in (plan.delta, 1e-3, 1e-5):
-        assert abs(pld.get_epsilon(probability) - epsilon(plan, probability)) < 1e-3
-
-
-@pytest.mark.slow
-def test_epsilon_is_what_dp_accounting_reports_for_the_sampled_event():
+def test_delta_is_what_dp_accounting_reports_for_the_sampled_event():
     plan = dataclasses.replace(FEDSIM, noise_multiplier=1.7)
     sampled = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.7))
     pld = PLDAccountant()
     pld.compose(sampled, 100)
-    assert epsilon(plan, 1e-5) == pytest.approx(pld.get_epsilon(1e-5), rel=1e-6)
     assert delta(plan, 1.5) == pytest.approx(pld.get_delta(1.5), rel=1e-6)
 
 
@@ -139,47 +126,17 @@ def test_rdp_calibration_never_exceeds_its_target_and_costs_noise(target, probab
     assert epsilon(plan, probability) <= target
 
 
-@pytest.mark.slow
-def test_less_noise_more_rounds_or_a_higher_rate_never_lower_epsilon():
-    plan = dataclasses.replace(FEDSIM, noise_multiplier=4.0)
-    base = epsilon(plan, 1e-5)
-    assert epsilon(plan, 1e-4) < base
-    changes = [{"noise_multiplier": 3.9}, {"rounds": 101}, {"sample_rate": 0.11}]
-    for change in (*changes, {"sample_rate": 1.0}):
-        assert epsilon(dataclasses.replace(plan, **change), 1e-5) > base
-
-
-@pytest.mark.parametrize(
-    ("plan", "target", "local", "tight"), TABLES["other readings of the same noise"]
-)
+@pytest.mark.parametrize(("plan", "target", "local", "tight"), TABLES["other readings"])
 def test_other_readings_of_the_same_noise(plan, target, local, tight):
-    plan = calibrated(PLANS[plan], target)
+    fixed = isinstance(target, str)  # the multiplier is given and the epsilon was printed
+    plan = CIFAR[plan] if fixed else calibrated(PLANS[plan], target)
+    assert not fixed or epsilon(plan, plan.delta) == as_printed(target)
     assert epsilon_local(plan, plan.delta) == as_printed(local)
     assert tight is None or epsilon(plan, 1e-5) == as_printed(tight)
 
 
-def test_local_trust_has_no_amplification():
-    plan = dataclasses.replace(FEDSIM, noise_multiplier=2.0)
-    shared = dataclasses.replace(plan, sample_rate=1.0, noise_multiplier=2.0 / math.sqrt(10))
-    assert epsilon_local(plan, 1e-5) == epsilon(shared, 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("multiplier", "printed", "tight", "local"),
-    [(0.1, "2080", "2269", "20255"), (0.3, "248", "311", "2307")],
-)
-def test_fixed_multipliers_of_the_cifar_experiments(multiplier, printed, tight, local):
-    given = {"rounds": 40, "delta": 0.1, "clients": 10, "noise_multiplier": multiplier}
-    plan = dataclasses.replace(FEMNIST, **given)
-    assert epsilon(plan, 0.1) == as_printed(printed)
-    assert epsilon(plan, 1e-5) == as_printed(tight)
-    assert epsilon_local(plan, 0.1) == as_printed(local)
-
-
 def test_laplace_takes_the_tighter_of_pure_and_composed():
     plan = dataclasses.replace(LAPLACE, noise_multiplier=20.0, rounds=100)
-    assert epsilon(plan, 0.0) == pytest.approx(5.0)
-    assert epsilon(plan, 1e-5) < 2
     assert delta(plan, 5.0) == 0
     assert delta(plan, 1.0) > 0
     single = dataclasses.replace(LAPLACE, noise_multiplier=0.5, rounds=1)
@@ -191,46 +148,42 @@ def test_laplace_takes_the_tighter_of_pure_and_composed():
 @pytest.mark.parametrize("sample_rate", [1.0, 0.2])
 @pytest.mark.parametrize("probability", [0.0, 1e-5])
 def test_laplace_calibration_stays_below_its_target(sample_rate, probability):
-    plan = accounting.calibrate(
-        dataclasses.replace(LAPLACE, delta=probability, sample_rate=sample_rate), 2.0
-    )
+    asked = dataclasses.replace(LAPLACE, delta=probability, sample_rate=sample_rate)
+    plan = accounting.calibrate(asked, 2.0)
     assert 2.0 * (1 - 1e-4) <= epsilon(plan, probability) <= 2.0
     if sample_rate == 1 and probability == 0:
         assert plan.noise_multiplier == pytest.approx(10 / 2.0)
 
 
-def test_no_noise_means_no_guarantee():
-    silent = [
-        dataclasses.replace(plan, noise_multiplier=0.0) for plan in (FEMNIST, FEDSIM, LAPLACE)
-    ]
-    for plan in silent:
-        assert epsilon(plan, 1e-5) == math.inf
-        assert delta(plan, 100.0) == 1
-    assert epsilon_rdp(silent[0], 1e-5) == epsilon_local(silent[0], 1e-5) == math.inf
+@pytest.mark.parametrize("plan", [FEMNIST, FEDSIM, LAPLACE])
+def test_no_noise_means_no_guarantee(plan):
+    silent = dataclasses.replace(plan, noise_multiplier=0.0)
+    assert epsilon(silent, 1e-5) == accounting.epsilon_replace_one(silent, 1e-3) == math.inf
+    assert delta(silent, 100.0) == 1
+    if plan.mechanism == "gaussian":
+        assert epsilon_rdp(silent, 1e-5) == epsilon_local(silent, 1e-5) == math.inf
 
 
-OF_USERS = TABLES["what the official calibration is worth for users"]
+# What the official code trains with: plan, sizes, local epochs, and how far the printed epsilons
+# follow from three printed digits of the multiplier (0.2 to 0.4 % on FEMNIST).
+OFFICIAL = {
+    "FEMNIST": (FEMNIST, np.full(50, 198), 3, 3e-3),
+    "SVHN": (SVHN, np.array([73257 - 9, *[1] * 9]), 2, 5e-3),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("target", "printed", "central", "tight", "local"), OF_USERS["FEMNIST"])
-def test_official_feddpa_calibration_on_femnist_is_not_user_level(
-    target, printed, central, tight, local
-):
-    plan = official_plan(budget(target, 0.02), FEMNIST, np.full(50, 198), local_epochs=3)
+@pytest.mark.parametrize("row", TABLES["official calibration"])
+def test_official_feddpa_calibration_is_not_user_level(row):
+    name, target, printed, central, tight, local = row
+    given, sizes, local_epochs, near = OFFICIAL[name]
+    asked = budget(target, given.delta)
+    plan = official_plan(asked, given, sizes, local_epochs)
     assert plan.noise_multiplier == as_printed(printed, 2)
-    # Near these epsilons one unit in the multiplier's last printed digit is 0.2 to 0.4 %.
-    assert epsilon(plan, 0.02) == pytest.approx(central, rel=3e-3)
-    assert epsilon(plan, 1e-5) == pytest.approx(tight, rel=3e-3)
-    assert epsilon_local(plan, 0.02) == pytest.approx(local, rel=5e-3)
-
-
-@pytest.mark.parametrize(("target", "printed", "central"), OF_USERS["SVHN"])
-def test_official_feddpa_calibration_on_svhn_is_not_user_level(target, printed, central):
-    sizes = np.array([73257 - 9, *[1] * 9])
-    plan = official_plan(budget(target, 0.1), SVHN, sizes, local_epochs=2)
-    assert plan.noise_multiplier == as_printed(printed, 2)
-    assert epsilon(plan, 0.1) == pytest.approx(central, rel=5e-3)
+    found = ledger(plan, asked, ["sample_level_calibration"], sizes)
+    assert found.epsilon_central == pytest.approx(central, rel=near)
+    assert found.epsilon_central_1e5 == pytest.approx(tight, rel=near)
+    assert found.epsilon_local == pytest.approx(local, rel=5e-3)
 
 
 @pytest.mark.slow
@@ -287,9 +240,8 @@ def test_no_composition_counts_the_steps_of_one_round_at_sample_level():
 def test_noise_over_all_clients_leaves_a_cohort_the_root_of_q_of_the_noise():
     shape = {"rounds": 100, "sample_rate": 0.1, "clients": 100}
     given = Privacy("gaussian", noise_multiplier=2.0, delta=1e-5, clip_norm=0.4)
-    whole, shared = (
-        make_plan(given, departures=names, **shape) for names in ((), ["noise_over_all_clients"])
-    )
+    whole = make_plan(given, **shape)
+    shared = make_plan(given, departures=["noise_over_all_clients"], **shape)
     assert shared == dataclasses.replace(whole, noise_multiplier=2.0 * math.sqrt(0.1))
     entry = ledger(shared, given, ["noise_over_all_clients"])
     assert entry.claim == "nominal"
@@ -316,17 +268,14 @@ def official_plan(asked, plan, sizes, local_epochs, *more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("request_change", "plan_change", "words"), TABLES["plans that cannot be made say why"]
-)
-def test_plans_that_cannot_be_made_say_why(request_change, plan_change, words):
-    asked = dataclasses.replace(budget(1.0, 1e-3), **request_change)
-    given = {"rounds": 5, "sample_rate": 1.0, "clients": 10} | plan_change
+@pytest.mark.parametrize(("of_request", "of_plan", "words"), TABLES["refused plans"])
+def test_plans_that_cannot_be_made_say_why(of_request, of_plan, words):
+    asked = dataclasses.replace(budget(1.0, 1e-3), **of_request)
+    given = {"rounds": 5, "sample_rate": 1.0, "clients": 10} | of_plan
     if "sizes" in given:
         given["sizes"] = np.ones(given["sizes"])
-    with pytest.raises(PrivacyError, match=words) as caught:
+    with pytest.raises(PrivacyError, match=words):
         make_plan(asked, **given)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.pipeline

@@ -13,6 +13,8 @@ import torch
 from dp_accounting.pld import PLDAccountant
 from dp_accounting.rdp import RdpAccountant
 
+import releases
+import tabled
 from pflpipe.cells import Privacy
 from pflpipe.facts.departures import OF_MESSAGES, WITHOUT_BOUND
 from pflpipe.json_records import from_json, to_json
@@ -20,16 +22,14 @@ from pflpipe.privacy import cohorts
 from pflpipe.privacy.accounting import calibrate, epsilon, epsilon_replace_one, make_plan
 from pflpipe.privacy.ledger import Ledger, effective_plan, ledger
 from pflpipe.privacy.plan import Plan
-from releases import DSU, FEDSIM, FEMNIST, PARAMETERS, SVHN, flat, published, released_often
+from releases import DSU, FEDSIM, FEMNIST, PARAMETERS, flat, published, released_often
 
+TABLES = tabled.table("test_ledger_columns")
 SAMPLED = replace(FEMNIST, rounds=6, delta=1e-3, sample_rate=0.3, noise_multiplier=9.0)
 LAPLACE = replace(FEMNIST, mechanism="laplace", norm=1, delta=1e-3, rounds=4, noise_multiplier=8.0)
 MULTIPLIERS = [f"noise_multiplier_{name}" for name in ("effective", "message", "weighted", "group")]
-EPSILONS = [
-    f"epsilon_{name}{at}"
-    for name in ("central", "replace_one", "local", "local_replace_one", "rdp")
-    for at in ("", "_1e5")
-]
+OF = ("central", "replace_one", "local", "local_replace_one", "rdp")
+EPSILONS = [f"epsilon_{name}{at}" for name in OF for at in ("", "_1e5")]
 
 
 def entry(plan, departures=(), sizes=None, target=None):
@@ -53,12 +53,8 @@ def hundred_plans():
     """A fixed grid of a hundred: (plan, departures, sizes). Known cohorts with every finite
     departure, secret ones, and Laplace noise."""
     draw = np.random.default_rng(20240501)
-    finite = [(), ("update_against_global",), ("noise_per_participant",), ("data_size_weights",)]
-    finite += [("noise_not_divided",), ("per_tensor_clip",)]
-    finite += [("per_layer_clip_unscaled", "data_size_weights")]
-    finite += [("per_tensor_clip", "data_size_weights", "public_sampling"), ("public_sampling",)]
     found, alike = [], np.ones(10, dtype=int)
-    for departures in 9 * finite:
+    for departures in map(tuple, 9 * TABLES["departures of the hundred plans"]):
         clients, rounds = int(draw.integers(2, 12)), int(draw.integers(1, 40))
         rate = float(draw.choice([0.3, 0.6])) if "public_sampling" in departures else 1.0
         multiplier, delta = float(10 ** draw.uniform(-0.5, 1.5)), float(10 ** draw.uniform(-6, -1))
@@ -85,16 +81,14 @@ def mu_of(plan, departures, sizes):
     length = math.sqrt(max([1, *(parts[name] for name in parts if name in departures)]))
     cohort = 1.0 if "noise_not_divided" in departures else plan.sample_rate * plan.clients
     each = plan.noise_multiplier / math.sqrt(cohort)  # deviation of a message's noise, for C = 1
+    rows = sizes if "data_size_weights" in departures else [1] * plan.clients
     totals = [0.0] * plan.clients
     for round in range(plan.rounds):
         drawn = range(plan.clients)
         if "public_sampling" in departures:
             size = max(1, int(np.rint(plan.sample_rate * plan.clients)))
             drawn = np.random.default_rng(round).choice(plan.clients, size, replace=False).tolist()
-        counts = {
-            client: float(sizes[client]) if "data_size_weights" in departures else 1.0
-            for client in drawn
-        }
+        counts = {client: float(rows[client]) for client in drawn}
         weights = {client: count / sum(counts.values()) for client, count in counts.items()}
         spread = math.sqrt(sum((weight * each) ** 2 for weight in weights.values()))
         for client, weight in weights.items():
@@ -159,18 +153,6 @@ def by_dp_accounting(plan, departures, sizes):
     return found
 
 
-def test_the_grid_has_a_hundred_plans_with_every_kind_of_sampling():
-    plans = hundred_plans()
-    assert len(plans) == len({plan for plan, *_ in plans}) == 100
-    kinds = {
-        (plan.mechanism, plan.sample_rate < 1, "public_sampling" in departures)
-        for plan, departures, _ in plans
-    }
-    plain, drawn, known = (False, False), (True, False), (True, True)
-    wanted = {("gaussian", *sampling) for sampling in (plain, drawn, known)}
-    assert kinds == wanted | {("laplace", *sampling) for sampling in (plain, drawn)}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(100))
 def test_the_ledgers_epsilons_are_those_of_dp_accounting(number):
@@ -182,17 +164,17 @@ def test_the_ledgers_epsilons_are_those_of_dp_accounting(number):
     assert wanted.keys() == known
     for name, value in wanted.items():
         assert getattr(found, name) == pytest.approx(value, rel=1e-6, abs=1e-6), name
+    if plan.mechanism == "gaussian" and plan.sample_rate == 1:  # the multipliers beside them
+        mu = math.sqrt(plan.rounds) / found.noise_multiplier_effective
+        assert mu == pytest.approx(mu_of(plan, departures, sizes))
+        alone = replace(plan, noise_multiplier=found.noise_multiplier_message)
+        for at, delta in (("", plan.delta), ("_1e5", 1e-5)):
+            replaced = pytest.approx(epsilon_replace_one(alone, delta))
+            assert getattr(found, f"epsilon_local{at}") == pytest.approx(epsilon(alone, delta))
+            assert getattr(found, f"epsilon_local_replace_one{at}") == replaced
 
 
-@pytest.mark.parametrize(
-    "departures",
-    [
-        ("data_size_weights",),
-        ("per_tensor_clip", "data_size_weights"),
-        ("noise_per_participant",),
-        (),
-    ],
-)
+@pytest.mark.parametrize("departures", TABLES["departures of known cohorts"])
 def test_known_cohorts_are_composed_client_by_client(departures):
     plan = replace(FEMNIST, clients=7, sample_rate=0.4, rounds=25, noise_multiplier=3.0)
     names, sizes = (*departures, "public_sampling"), np.array([3, 1, 4, 1, 5, 9, 2])
@@ -201,22 +183,13 @@ def test_known_cohorts_are_composed_client_by_client(departures):
     assert (found.sample_rate, found.rounds) == (1, most)
     mu = mu_of(plan, names, sizes)
     assert math.sqrt(found.rounds) / found.noise_multiplier == pytest.approx(mu)
-    parts = 3 if "per_tensor_clip" in names else 1
-    alone = 3.0 / math.sqrt(0.4 * 7) / math.sqrt(parts)
-    single = replace(plan, sample_rate=1.0, rounds=most, noise_multiplier=alone)
-    assert entry(plan, names, sizes).epsilon_local == pytest.approx(epsilon(single, 0.02))
 
 
 # ---------------------------------------------------------------- the tables of the literature
 
 
-# Multipliers of DP-pFedDSU with sampling (delta 1e-5, T 100): exact by PLD, and by Renyi
-# accounting.
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("sample_rate", "target", "exact", "rdp"),
-    [(0.5, 0.5, "35.27", "38.44"), (0.5, 1, "18.76", "20.34"), (0.2, 1, "7.63", "8.28")],
-)
+@pytest.mark.parametrize(("sample_rate", "target", "exact", "rdp"), TABLES["sampled plans"])
 def test_the_known_multipliers_of_sampled_plans_have_their_epsilon(sample_rate, target, exact, rdp):
     # At these epsilons a last digit is 0.03 to 0.13 %.
     for printed, name, slack in ((exact, "epsilon_central", 1.5e-3), (rdp, "epsilon_rdp", 2.5e-3)):
@@ -224,62 +197,28 @@ def test_the_known_multipliers_of_sampled_plans_have_their_epsilon(sample_rate, 
         assert getattr(entry(plan), name) == pytest.approx(target, rel=slack)
 
 
-@pytest.mark.parametrize(
-    ("plan", "known"),
-    [
-        (FEMNIST, {2: "5.4", 4: "11.1", 8: "23.4", 16: "49.5"}),
-        (SVHN, {2: "6.4", 4: "12.9", 6: "19.6", 8: "26.4"}),
-        (DSU, {0.5: "1.07", 1: "2.15", 2: "4.39"}),
-    ],
-    ids=["femnist", "svhn", "dsu"],
-)
-def test_replace_one_of_the_known_settings(plan, known):
-    for target, printed in known.items():
-        found = entry(calibrate(plan, target)).epsilon_replace_one
+@pytest.mark.parametrize("setting", TABLES["replace-one of the known settings"])
+def test_replace_one_of_the_known_settings(setting):
+    for target, printed in TABLES["replace-one of the known settings"][setting].items():
+        found = entry(calibrate(getattr(releases, setting), target)).epsilon_replace_one
         assert found == pytest.approx(float(printed), abs=half_unit(printed)), target
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("multiplier", "known", "everybody", "clients"),
-    [("2.248", "6.5", "28", "14.1"), ("1.386", "11.8", "56", "42.9")],
-)
+@pytest.mark.parametrize(("multiplier", "known", "everybody", "clients"), TABLES["readings"])
 def test_other_readings_of_the_dp_fedsim_setting(multiplier, known, everybody, clients):
     plan = replace(FEDSIM, noise_multiplier=float(multiplier))
     # A schedule that everybody knows, ten rounds a client; nobody left out; noise divided by all
     # clients, not by the cohort.
-    readings = {
-        known: replace(plan, sample_rate=1.0, rounds=10),
-        everybody: replace(plan, sample_rate=1.0),
-        clients: replace(plan, noise_multiplier=float(multiplier) * math.sqrt(0.1)),
-    }
-    for printed, reading in readings.items():
+    whole = replace(plan, sample_rate=1.0)
+    less = replace(plan, noise_multiplier=float(multiplier) * math.sqrt(0.1))
+    readings = (known, replace(whole, rounds=10)), (everybody, whole), (clients, less)
+    for printed, reading in readings:
         near = pytest.approx(float(printed), abs=half_unit(printed), rel=2e-3)
         assert epsilon(reading, 1e-5) == near
 
 
-@pytest.mark.parametrize(
-    ("target", "central", "tight", "local"),
-    [(2, 48.9, 75.2, 420), (4, 58.8, 87.9, 511), (6, 65.8, 96.8, 576), (8, 71.3, 104, 627)],
-)
-def test_official_feddpa_calibration_on_svhn_in_the_ledger(target, central, tight, local):
-    asked = Privacy("gaussian", epsilon=float(target), delta=0.1, clip_norm=1.0)
-    names, sizes = ["sample_level_calibration"], np.array([73257 - 9, *[1] * 9])
-    shape = {"rounds": 15, "sample_rate": 1.0, "clients": 10, "local_epochs": 2, "batch_size": 16}
-    found = ledger(make_plan(asked, departures=names, sizes=sizes, **shape), asked, names, sizes)
-    # The multiplier was printed with three digits.
-    assert found.epsilon_central == pytest.approx(central, rel=5e-3)
-    assert found.epsilon_central_1e5 == pytest.approx(tight, rel=5e-3)
-    assert found.epsilon_local == pytest.approx(local, rel=5e-3)
-
-
 # ---------------------------------------------------------------- replace-one
-
-
-def test_without_sampling_replacing_a_client_costs_what_half_the_noise_costs():
-    for plan in (FEMNIST, LAPLACE, replace(LAPLACE, delta=0.0)):
-        halved = replace(plan, noise_multiplier=plan.noise_multiplier / 2)
-        assert epsilon_replace_one(plan, plan.delta) == pytest.approx(epsilon(halved, plan.delta))
 
 
 @pytest.mark.slow
@@ -294,59 +233,46 @@ def test_with_sampling_replacing_lies_between_zeroing_and_two_steps_of_zeroing(p
     assert epsilon_replace_one(plan, (1 + math.exp(zeroed)) * 1e-3) <= 2 * zeroed
 
 
-def test_no_noise_protects_from_no_replacement():
-    for plan in (FEMNIST, SAMPLED, LAPLACE):
-        assert epsilon_replace_one(replace(plan, noise_multiplier=0.0), 1e-3) == math.inf
-
-
 # ---------------------------------------------------------------- words
 
 
-@pytest.mark.parametrize(
-    ("plan", "departures", "sampling", "releases"),
-    [
-        (FEMNIST, (), "everybody", 1),
-        (FEMNIST, ("public_sampling",), "everybody", 1),
-        (FEMNIST, ("data_size_weights", "public_sampling"), "everybody", 50),
-        (SAMPLED, (), "poisson", 1),
-        (SAMPLED, ("noise_on_support",), "poisson", 15),
-        (SAMPLED, ("public_sampling", "per_tensor_clip"), "public", 1),
-        (replace(SAMPLED, clients=12), ("public_sampling", "data_size_weights"), "public", 4),
-        (LAPLACE, (), "everybody", 1),
-    ],
-)
-def test_who_takes_part_and_how_many_messages_leave(plan, departures, sampling, releases):
-    found = entry(plan, departures)
+@pytest.mark.parametrize("row", TABLES["messages"])
+def test_who_takes_part_and_how_many_messages_leave(row):
+    of, changes, departures, sampling, messages = row
+    plan = {"FEMNIST": FEMNIST, "SAMPLED": SAMPLED, "LAPLACE": LAPLACE}[of]
+    found = entry(replace(plan, **changes), departures)
     assert (found.trust, found.sampling) == ("central", sampling)
-    assert found.releases_per_round == pytest.approx(releases)
+    assert found.releases_per_round == pytest.approx(messages)
 
 
 # ---------------------------------------------------------------- multipliers, against what
 # release() does
 
 
-@pytest.mark.parametrize(
-    ("departures", "parts"),
-    [
-        (("noise_per_participant",), 1),
-        (("data_size_weights",), 1),
-        (("noise_not_divided",), 1),
-        (("per_tensor_clip", "data_size_weights"), 3),
-        (("per_layer_clip_unscaled", "noise_per_participant"), 2),
-    ],
-)
-def test_a_messages_multiplier_is_its_noise_over_how_long_it_may_be(departures, parts):
-    plan, sizes = replace(FEMNIST, clients=6, noise_multiplier=2.0), np.array([2, 7, 1, 8, 2, 8])
-    released = released_often(plan, departures, sizes, 1)
-    message, total = (flat(one).std(dim=0).mean() for one in (released.messages, released.sum))
+@pytest.mark.parametrize("departures", TABLES["departures of a release that is measured"])
+def test_multipliers_are_the_noise_of_a_release_and_of_a_message_over_what_a_client_moves(
+    departures,
+):
+    public = "public_sampling" in departures
+    plan = Plan("gaussian", 2, 1.0, 2.0, 0.5 if public else 1.0, 1, 1e-3, 6)
+    sizes = np.array([2, 7, 1, 8, 2, 8])
+    present = cohorts.public_cohort(0, plan) if public else np.ones(6, dtype=bool)
+    heaviest = int(np.where(present, sizes, 0).argmax())
+    given = plan, departures, sizes, 0
+    absent = released_often(*given, present=present)
+    there = released_often(*given, present=present, moving=heaviest)
     found = entry(plan, departures, sizes)
-    own = float(message) / math.sqrt(parts)
-    assert found.noise_multiplier_message == pytest.approx(own, rel=0.01)
-    weighted = "data_size_weights" in departures
-    weights = sizes / sizes.sum() if weighted else np.full(6, 1 / 6)
-    moved = float(weights.max()) * math.sqrt(parts)
-    assert found.noise_multiplier_effective == pytest.approx(float(total) / moved, rel=0.01)
-    of_weights = found.noise_multiplier_effective if weighted else None
+    moved = flat(there.sum) - flat(absent.sum)
+    assert moved.std(dim=0).max() < 1e-9
+    # 24,000 draws: 0.5 % standard error
+    measured = float(flat(absent.sum).std() / moved[0].norm())
+    assert found.noise_multiplier_effective == pytest.approx(measured, rel=0.01)
+    if absent.messages:
+        messages = flat(absent.messages)
+        sent = (flat(there.messages) - messages)[0, heaviest].norm()
+        own = float(messages.std(dim=0).mean() / sent)
+        assert found.noise_multiplier_message == pytest.approx(own, rel=0.01)
+    of_weights = found.noise_multiplier_effective if "data_size_weights" in departures else None
     assert found.noise_multiplier_weighted == of_weights
     assert found.noise_multiplier_group is None
 
@@ -372,35 +298,11 @@ def test_a_step_that_bounds_nothing_leaves_the_cost_of_the_weights_visible():
     plan, sizes = replace(FEMNIST, clients=3, noise_multiplier=5.0), np.array([10, 10, 20])
     found = entry(plan, ["data_size_weights", "private_clamp"], sizes)
     whole = entry(plan, ["data_size_weights", "private_clamp", "noise_not_divided"], sizes)
-    # Sizes 1, 1, 2: see test_ledger.py.
+    # Sizes 1, 1, 2: p = (1/4, 1/4, 1/2), |p| = sqrt(6)/4, so the multiplier falls by sqrt(6)/4 /
+    # (sqrt(3)/2) = 1/sqrt(2).
     assert found.noise_multiplier_weighted == pytest.approx(5.0 / math.sqrt(2))
     assert whole.noise_multiplier_weighted == pytest.approx(5.0 * math.sqrt(6) / 2)
     assert found.noise_multiplier_effective == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "departures",
-    [(), ("per_tensor_clip",), ("noise_not_divided",), ("data_size_weights", "public_sampling")],
-)
-@pytest.mark.parametrize("sample_rate", [1.0, 0.4])
-def test_epsilons_follow_from_the_multipliers_beside_them(departures, sample_rate):
-    plan = replace(SAMPLED, sample_rate=sample_rate, clients=10)
-    found = entry(plan, departures)
-    if found.noise_multiplier_effective == 0:
-        assert found.sampling == "poisson"
-        return
-    if found.sampling == "public":
-        drawn = [cohorts.public_cohort(t, plan).astype(int) for t in range(plan.rounds)]
-        plan = replace(plan, rounds=sum(drawn).max())
-    rate = plan.sample_rate if found.sampling == "poisson" else 1.0
-    central = replace(plan, noise_multiplier=found.noise_multiplier_effective, sample_rate=rate)
-    single = replace(plan, noise_multiplier=found.noise_multiplier_message, sample_rate=1.0)
-    for at, delta in (("", plan.delta), ("_1e5", 1e-5)):
-        replaced = pytest.approx(epsilon_replace_one(single, delta))
-        assert getattr(found, f"epsilon_central{at}") == pytest.approx(epsilon(central, delta))
-        assert getattr(found, f"epsilon_local{at}") == pytest.approx(epsilon(single, delta))
-        assert getattr(found, f"epsilon_local_replace_one{at}") == replaced
 
 
 # ---------------------------------------------------------------- what does not exist, and what is
