@@ -9,29 +9,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+import releases
 import tabled
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy.clipping import clip, for_clients
 from pflpipe.privacy.cohorts import public_cohort, sample_clients
 from pflpipe.privacy.mechanism import Uploads, release, upload_bits
-from releases import (
-    GAUSSIAN,
-    LAPLACE,
-    NOTHING,
-    SAMPLED,
-    everybody,
-    generator,
-    length,
-    tensors,
-    torch_generator,
-    uploads,
-)
+from releases import GAUSSIAN, LAPLACE, NOTHING, SAMPLED, everybody, generator, length, uploads
 
 TABLES = tabled.table("test_privacy")
 
-torch.set_num_threads(1)
 SETTINGS = settings(derandomize=True, deadline=None, max_examples=100, database=None)
 PLANS = {"gaussian": GAUSSIAN, "laplace": LAPLACE}
 
@@ -75,38 +63,27 @@ def test_release_std_matches_plan(mechanism, sample_rate):
     assert correlation.abs().max() < 5 / math.sqrt(repeats)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_noise_has_the_dtype_and_resolution_of_the_update(dtype):
-    # With a divisor that is a power of two, float32 draws would survive a round trip through
-    # float32.
-    plan = replace(GAUSSIAN, clip_norm=1.0, noise_multiplier=1.0, clients=4)
-    noise = noise_of(plan, everybody(4), uploads(clients=4, dtype=dtype))
-    assert {value.dtype for value in noise.values()} == {dtype}
-    assert torch.equal(noise["long"], noise["long"].float().to(dtype)) == (dtype == torch.float32)
-
-
 def test_release_is_the_clipped_sum_plus_noise_over_the_expected_cohort():
     update = uploads(size=2.0)
     present = torch.tensor([True, False, True, True, False, False])
     released = release(generator(), Uploads(update), present, SAMPLED)
     clipped, norms = clip(update, SAMPLED.clip_norm)
     noise = noise_of(SAMPLED, present, update)
+    signal = {name: clipped[name][present].sum(0) / (0.25 * 6) for name in update}
     for name in update:
-        expected = clipped[name][present].sum(0) / (0.25 * 6) + noise[name]
-        torch.testing.assert_close(released.sum[name], expected)
+        torch.testing.assert_close(released.sum[name], signal[name] + noise[name])
     torch.testing.assert_close(released.norms, torch.where(present, norms, 0))
     assert released.clipped.tolist() == present.tolist()
-    whole = length({n: v[None] for n, v in noise.items()})
-    assert released.noise_norm.item() == pytest.approx(whole.item())
-    signal = {name: clipped[name][present].sum(0)[None] / 1.5 for name in update}
-    assert released.signal_norm.item() == pytest.approx(length(signal).item())
+    for part, norm in ((noise, released.noise_norm), (signal, released.signal_norm)):
+        whole = length({name: value[None] for name, value in part.items()})
+        assert norm.item() == pytest.approx(whole.item())
 
 
 def test_repeats_are_independent_releases_by_one_code_path():
     update = uploads(lead=(2, 3), size=3.0)
-    present = torch.rand(2, 3, 6, generator=torch_generator(1)) < 0.5
+    present = torch.rand(2, 3, 6, generator=releases.torch_generator(1)) < 0.5
     shapes = {"vector": (2, 3, 5), "matrix": (4,)}
-    seeds = {name: torch_generator(seed) for seed, name in enumerate(shapes, start=2)}
+    seeds = {name: releases.torch_generator(seed) for seed, name in enumerate(shapes, start=2)}
     scale = {name: torch.rand(shape, generator=seeds[name]) for name, shape in shapes.items()}
     released = release(generator(), Uploads(update), present, SAMPLED, scale)
     noise = noise_of(SAMPLED, present, update, scale)
@@ -121,18 +98,6 @@ def test_repeats_are_independent_releases_by_one_code_path():
             torch.testing.assert_close(signal, expected, rtol=0, atol=1e-5)
         torch.testing.assert_close(released.norms[i, j], single.norms)
     assert len({row.item() for row in noise["scalar"].flatten()}) == 6
-
-
-@pytest.mark.parametrize("plan", [GAUSSIAN, SAMPLED, LAPLACE], ids=["all", "sampled", "laplace"])
-def test_noise_is_drawn_for_the_empty_cohort(plan):
-    update = {name: value.fill_(math.nan) for name, value in uploads().items()}
-    empty = release(generator(), Uploads(update), ~everybody(), plan)
-    full = noise_of(plan, everybody(), update)
-    assert all(torch.equal(empty.sum[name], full[name]) for name in update)
-    assert all(value.all() for value in empty.sum.values())
-    assert empty.signal_norm == 0
-    assert not empty.norms.any()
-    assert not empty.nonfinite.any()
 
 
 @pytest.mark.slow
@@ -184,9 +149,8 @@ def test_one_client_moves_the_release_by_at_most_its_sensitivity(
     without[client] = False
     zeroed = without_rows(update, client)
     worlds = ((update, present), (update, without), (zeroed, present))
-    with_client, absent, silent = (
-        release(generator(seed), Uploads(sent), here, plan, scale).sum for sent, here in worlds
-    )
+    given = [(generator(seed), Uploads(sent), here, plan, scale) for sent, here in worlds]
+    with_client, absent, silent = (release(*one).sum for one in given)
     assert all(torch.equal(absent[name], silent[name]) for name in update)
     moved = {name: (with_client[name] - absent[name])[None] for name in update}
     most = plan.clip_norm / (sample_rate * 6)
@@ -195,7 +159,7 @@ def test_one_client_moves_the_release_by_at_most_its_sensitivity(
 
 def test_messages_that_share_the_noise_have_the_scale_of_the_sum():
     scale = {"vector": torch.tensor([0.0, 0.5, 1.0, 2.0, 10.0])}
-    scale["matrix"] = torch.rand(400, 3, 4, generator=torch_generator(2))
+    scale["matrix"] = torch.rand(400, 3, 4, generator=releases.torch_generator(2))
     update = {name: value.expand(400, *value.shape) for name, value in uploads().items()}
     given = Uploads(update), everybody(lead=(400,)), GAUSSIAN, scale
     whole = release(generator(1), *given)
@@ -251,18 +215,6 @@ def test_without_mechanism_there_is_neither_clip_nor_noise():
     assert not released.clipped.any()
 
 
-def test_release_does_not_modify_its_inputs():
-    update = uploads(size=5.0)
-    update["long"][1, 1] = math.nan
-    present, scale = torch.tensor([True, True, True, False, True, True]), {"vector": torch.rand(5)}
-    copies = [{name: value.clone() for name, value in tree.items()} for tree in (update, scale)]
-    here = present.clone()
-    release(generator(), Uploads(update), present, GAUSSIAN, scale)
-    for tree, copy in zip((update, scale), copies, strict=True):
-        assert all(torch.equal(tree[name].nan_to_num(), copy[name].nan_to_num()) for name in copy)
-    assert torch.equal(present, here)
-
-
 def test_rows_of_clients_not_drawn_may_be_left_out():
     update = uploads()
     present = torch.tensor([False, True, True, False, False, True])
@@ -278,12 +230,11 @@ def test_rows_of_clients_not_drawn_may_be_left_out():
 
 @pytest.mark.parametrize(("change", "words"), TABLES["release refuses what it cannot honour"])
 def test_release_refuses_what_it_cannot_honour(change, words):
-    given = {"present": everybody(), "plan": "gaussian"} | tensors(change)
+    given = {"present": everybody(), "plan": "gaussian"} | releases.tensors(change)
     given["plan"] = PLANS[given["plan"]]
     sent = Uploads(given.pop("update", uploads()), given.pop("extras", {}))
-    with pytest.raises(PrivacyError, match=words.replace("?", r"\?")) as caught:
+    with pytest.raises(PrivacyError, match=words.replace("?", r"\?")):
         release(generator(), sent, **given)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("change", TABLES["plan refuses values out of range"], ids=str)
@@ -346,21 +297,3 @@ def test_upload_bits_are_what_one_client_sends_and_public_unless_masks_are_priva
     masks["mask.long"][1] = True  # not present
     # FedGLP-ADP, Eq. 20
     assert upload_bits(Uploads(update, masks), present, {}, GAUSSIAN) == 32 * (2 + 1) / 3 + 88
-
-
-def test_single_messages_exist_only_under_departures_of_messages():
-    given = Uploads(uploads()), everybody()
-    assert release(generator(), *given, GAUSSIAN).messages == {}
-    assert release(generator(), *given, LAPLACE, departures={"clip_in_training"}).messages == {}
-
-
-def test_release_computes_where_the_uploads_lie_and_takes_present_from_the_host(monkeypatch):
-    """Fake CUDA tensors have a device and no numbers: mixing devices fails without a GPU as it does
-    with one."""
-    draw, present = generator(), everybody()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        # The checks on values pass.
-        monkeypatch.setattr(torch.Tensor, "__bool__", lambda self: True)
-        sent = Uploads({"w": torch.ones(6, 4, device="cuda")})
-        released = release(draw, sent, present, GAUSSIAN, {"w": torch.ones(4, device="cuda")})
-    assert released.sum["w"].device.type == "cuda"
