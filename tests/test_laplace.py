@@ -80,12 +80,9 @@ def test_no_two_messages_are_told_apart_better_than_opposite_moves_of_one_coordi
     for _ in range(40):
         shares = draw.dirichlet([0.5, 0.5, 0.2], 2)[:, :2] * draw.choice([-1, 1], (2, 2))
         pairs.append(tuple(map(tuple, shares)))
-    above = fractions_of_the_largest_loss(rate, scale)[:-1]
-    worst = delta_of_round(rate, 1 / scale, above)
-    curve = dict(zip(above, worst, strict=True)) | {
-        -epsilon: 1 - math.exp(-epsilon) + math.exp(-epsilon) * delta
-        for epsilon, delta in zip(above, worst, strict=True)
-    }
+    epsilons = fractions_of_the_largest_loss(rate, scale)[:-1]
+    above = dict(zip(epsilons, delta_of_round(rate, 1 / scale, epsilons), strict=True))
+    curve = above | {-at: 1 - math.exp(-at) * (1 - delta) for at, delta in above.items()}
     for place, (one, other) in enumerate(pairs):
         left, right = (1 - rate + rate * ratios(scale, moves) for moves in (one, other))
         for epsilon, most in curve.items():
@@ -93,18 +90,6 @@ def test_no_two_messages_are_told_apart_better_than_opposite_moves_of_one_coordi
             assert found <= most + 2e-4
             if place == 0:
                 assert found == pytest.approx(most, abs=2e-4), "and these reach it"
-
-
-@pytest.mark.parametrize("scale", [0.4, 1.0, 3.0])
-def test_one_coordinate_moved_all_the_way_is_the_worst_of_a_length(scale):
-    """Hockey sticks are all convex functions there are, up to sums and lines."""
-    alone = ratios(scale, (1, 0))
-    for share in (0.1, 0.3, 0.5):
-        for moves in ((share, 1 - share), (-share, 1 - share), (share, 0)):
-            shared = ratios(scale, moves)
-            for strike in np.exp(np.linspace(-1 / scale, 1 / scale, 9)):
-                larger, smaller = (np.maximum(0, x - strike).mean() for x in (alone, shared))
-                assert smaller <= larger + 1e-4
 
 
 # ---------------------------------------------------------------- several rounds
@@ -129,10 +114,11 @@ def cells(rate, scale, count):
 @pytest.mark.parametrize(("rounds", "count"), [(1, 4000), (2, 1000), (3, 120)])
 def test_a_few_rounds_cost_what_all_their_outcomes_together_show(rate, scale, rounds, count):
     """Brute force: every sequence of intervals, its probability in both worlds."""
-    one, other = cells(rate, scale, count)
-    left, right = (
-        functools.reduce(np.multiply.outer, [part] * rounds).ravel() for part in (one, other)
-    )
+
+    def whole(part):
+        return functools.reduce(np.multiply.outer, [part] * rounds).ravel()
+
+    left, right = map(whole, cells(rate, scale, count))
     for delta in (1e-2, 1e-3):
         found = epsilon_replace_one(laplace(rate, scale, rounds), delta)
         shown = np.maximum(0, left - math.exp(found) * right).sum()
@@ -159,17 +145,11 @@ def test_many_rounds_cost_what_dp_accounting_makes_of_intervals(rate, scale, rou
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rate", "target", "found", "before"),
-    [(0.1, 8, 9.583, 70.5), (0.2, 8, 11.155, 43.8), (0.1, 2, 3.104, 12.4)],
+    ("rate", "target", "found"), [(0.1, 8, 9.583), (0.2, 8, 11.155), (0.1, 2, 3.104)]
 )
-def test_plans_of_twenty_rounds_cost_what_an_attack_from_outside_counted(
-    rate, target, found, before
-):
-    """``before`` is T log(1 + q (e^(2/b) - 1)), the bound that stood here."""
+def test_plans_of_twenty_rounds_cost_what_an_attack_from_outside_counted(rate, target, found):
     plan = calibrate(laplace(rate, 1.0, 20, 1e-5), target)
     assert epsilon_replace_one(plan, 1e-5) == pytest.approx(found, abs=5e-3)
-    old = 20 * math.log1p(rate * math.expm1(2 / plan.noise_multiplier))
-    assert old == pytest.approx(before, abs=0.05)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 1.0])

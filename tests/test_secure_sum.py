@@ -8,21 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy import linalg, stats
+from scipy import linalg
 from scipy.special import ive
 
-from pflpipe.auditing import cases
-from pflpipe.auditing.coupled import sensitivity
+from pflpipe.auditing import cases, coupled
 from pflpipe.cells import Privacy
 from pflpipe.errors import DataError, PrivacyError
-from pflpipe.privacy import secure_sum
+from pflpipe.privacy import mechanisms, secure_sum
 from pflpipe.privacy.accounting import delta, epsilon, epsilon_replace_one, make_plan
 from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.mechanism import Uploads, release
-from pflpipe.privacy.mechanisms import skellam
 from pflpipe.privacy.plan import Plan
-from pflpipe.privacy.secure_sum import Rule
 from pflpipe.simulation import rounds
+from releases import chance_of, told
 from simulations import held, plan, simulation
 
 PLAN = Plan("skellam", 2, 2.5, 1.3, 1.0, 5, 1e-3, 40, bits=20)
@@ -38,7 +36,7 @@ def law(variance, reach=25):
 # ---------------------------------------------------------------- noise and curve
 
 
-@pytest.mark.parametrize("variance", [skellam.LEAST, 400])
+@pytest.mark.parametrize("variance", [mechanisms.skellam.LEAST, 400])
 def test_no_move_of_whole_numbers_costs_more_than_the_curve_says(variance):
     mass = law(variance)
     here, side = mass[:, None] + mass[None, :], len(mass)
@@ -51,33 +49,20 @@ def test_no_move_of_whole_numbers_costs_more_than_the_curve_says(variance):
                 logs = (order * one - (order - 1) * np.where(inside, other, 0))[inside]
                 found = np.log(np.exp(logs - logs.max()).sum()) + logs.max()
                 gaussian = order * (x * x + y * y) / (2 * variance)
-                assert 0.85 * gaussian <= found / (order - 1) <= skellam.WORSE * gaussian
+                assert 0.85 * gaussian <= found / (order - 1) <= mechanisms.skellam.WORSE * gaussian
 
 
 @pytest.mark.parametrize(("clients", "staying"), [(7, 7), (10, 9), (10, 5)])
-def test_the_shares_of_those_who_stay_are_the_noise_of_the_curve_to_1e_9(clients, staying):
-    variance = 150.0
-    share = np.exp(law(variance / staying, 90))
-    total = np.ones(1)
-    for _ in range(staying):
-        total = np.convolve(total, share)
-    whole = np.exp(law(variance))
-    cut = (len(total) - len(whole)) // 2
-    assert np.abs(total[cut : len(total) - cut] - whole).max() < 1e-9
+def test_the_shares_of_those_who_stay_are_the_noise_of_the_curve(clients, staying):
+    """Variances of independent Skellam numbers add."""
     made = replace(PLAN, clients=clients, dropout=1 - staying / clients)
     rule = secure_sum.rule(made, 30)
     assert rule.variance / clients * staying == pytest.approx(1.3**2 * rule.length)
 
 
 def test_every_whole_number_is_drawn_with_its_probability():
-    drawn = skellam.skellam(np.random.default_rng(0), 4.0, (40_000,))
-    chances = np.exp(law(4.0))
-    values = np.arange(len(chances)) - len(chances) // 2
-    counts = (drawn[:, None] == values).sum(axis=0)
-    assert counts.sum() == drawn.size
-    often = chances * drawn.size >= 20
-    expected = chances[often] / chances[often].sum() * counts[often].sum()
-    assert stats.chisquare(counts[often], expected)[1] > 1e-6
+    drawn = mechanisms.skellam.skellam(np.random.default_rng(0), 4.0, (40_000,))
+    assert chance_of(drawn, np.exp(law(4.0))) > 1e-6
 
 
 def test_calibration_reaches_its_target_at_a_little_more_noise_than_gaussian():
@@ -115,7 +100,7 @@ def test_no_message_is_longer_than_the_length_of_the_rule(length):
     mesh = np.linspace(-1.3, 1.3, 27) * math.sqrt(length)
     rows = torch.tensor(list(itertools.product(mesh, mesh)))
     rows = torch.cat([rows, torch.tensor([[math.nan, 0.0], [1e300, 0.0]])])
-    given = {"a": rows}, torch.ones(2).double(), Rule(2, length, 1.0, 0.0, 0.0, 256), 1
+    given = {"a": rows}, torch.ones(2).double(), secure_sum.Rule(2, length, 1.0, 0.0, 0.0, 256), 1
     squares = {x * x + y * y for x, y in itertools.product(range(9), repeat=2)}
     for seed in range(5):
         whole = secure_sum.rounded(np.random.default_rng(seed), *given)
@@ -127,7 +112,7 @@ def test_no_message_is_longer_than_the_length_of_the_rule(length):
 def test_rounding_keeps_the_mean_and_one_client_s_is_that_of_no_other():
     rows = torch.randn(6, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     rows *= 20 / rows.norm(dim=-1, keepdim=True)
-    signs, wide = torch.ones(16).double(), Rule(16, 3_000, 1.0, 0.0, 0.0, 2**20)
+    signs, wide = torch.ones(16).double(), secure_sum.Rule(16, 3_000, 1.0, 0.0, 0.0, 2**20)
 
     def whole(seed, rows, length=3_000):
         of = replace(wide, length=length)
@@ -187,7 +172,7 @@ def test_more_bits_leave_more_room_and_too_few_are_one_line():
 
 
 def test_numbers_beyond_the_modulus_wrap_and_are_counted():
-    of = Rule(4, 100, 1.0, 9.0, 0.0, 16)
+    of = secure_sum.Rule(4, 100, 1.0, 9.0, 0.0, 16)
     sums = torch.tensor([[7.0, -8.0, 8.0, 20.0]]).double()
     found, wrapped = secure_sum.opened(sums, torch.ones(4).double(), of, 1, {"a": torch.Size([4])})
     assert wrapped.tolist() == [2]
@@ -216,19 +201,15 @@ def test_a_run_passes_its_check_and_counts_what_wraps(backend, monkeypatch):
 
 def test_a_release_with_other_noise_is_found():
     world = simulation("dp_fedavg", plan=plan(4, **SUMMED))
-
-    def less(generator, uploads, present, rule, scale, departures):
-        other = replace(rule, noise_multiplier=0.999 * rule.multiplier)
-        return release(generator, uploads, present, other, scale, departures)
-
+    less = told(lambda rule: {"noise_multiplier": 0.999 * rule.multiplier})
     faulty = replace(world, release=less)
     done = rounds.run(faulty, rounds.start(faulty))
     with pytest.raises(DataError, match=r"without exactly the noise of its plan; got [1-9]"):
         held(faulty, done)
 
 
-def test_the_audit_knows_it_and_finds_too_little_of_its_noise():
-    case = cases.find("skellam-central").audited()
-    assert not sensitivity(case, "key", 600).flagged
+@pytest.mark.parametrize("name", ["skellam", "discrete_gaussian"])
+def test_the_audit_finds_too_little_noise_of_whole_numbers(name):
+    case = cases.find(f"{name}-central").audited()
     less = replace(case.plan, noise_multiplier=0.8 * case.plan.multiplier)
-    assert sensitivity(replace(case, plan=less), "key", 600).flagged
+    assert coupled.sensitivity(replace(case, plan=less), "key", 600).flagged
