@@ -18,18 +18,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from pflpipe import cells, files
+import two_worlds
+from pflpipe import cells, files, seeds
 from pflpipe.data import datasets, partition
-from pflpipe.methods import registry
-from pflpipe.methods.base import add_released
-from pflpipe.methods.registry import NAMES
+from pflpipe.methods import base, registry
 from pflpipe.privacy.mechanism import Released
 from pflpipe.privacy.noise import laplace, normal
 from pflpipe.privacy.plan import Plan
-from pflpipe.seeds import release_rng
 from pflpipe.simulation import rounds, runs
 from pflpipe.simulation.clients import Examples
-from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Tree, Update
 from simulations import plan, simulation
@@ -40,8 +37,7 @@ CLOSE = {torch.float64: 1e-9, torch.float32: 1e-3}
 """Distance of two standard numbers that rounding of model and messages explains."""
 DRAWS = {"gaussian": normal, "laplace": laplace}
 
-CERTIFIED = tuple(name for name in NAMES if registry.info(name).about.private)
-LAPLACE = tuple(name for name in CERTIFIED if registry.info(name).about.mechanism == "laplace")
+CERTIFIED = tuple(name for name in registry.NAMES if registry.info(name).about.private)
 NORMS = {"gaussian": 2, "laplace": 1}
 DIGITS = cells.Partition("dirichlet", 6, alpha=0.5, min_size=2)
 Arrays = dict[str, np.ndarray]
@@ -83,7 +79,7 @@ class Run:
     world: Simulation
     initial: Arrays
     rounds: list[Round]
-    done: Progress
+    done: rounds.Progress
 
     @functools.cached_property
     def scores(self) -> np.ndarray:
@@ -94,15 +90,11 @@ class Run:
 def world(
     method: str = "dp_fedavg",
     *,
-    mechanism: str = "",
     seed: int = 0,
     rate: float = 1.0,
     noise: float = 1.0,
     clip_norm: float = 0.5,
     rounds: int = 3,
-    sizes: tuple[int, ...] = (4, 3, 1, 2, 5),
-    shape: tuple[int, ...] = (12,),
-    hidden: tuple[int, ...] = (32,),
     **options: Any,
 ) -> Simulation:
     """Return a small simulation under the key that a study's run of the same settings has.
@@ -112,39 +104,40 @@ def world(
     items as there are numbers. ``options`` are those of
     ``simulations.simulation``, fields of cells.Training among them.
     """
-    model = cells.Model("mlp", hidden)
+    model, shape, sizes = cells.Model("mlp", (32,)), (12,), (4, 3, 1, 2, 5)
     if "norm" in registry.info(method).about.needs:
-        model, shape, sizes, rounds = cells.Model("resnet20"), (8, 8, 3), sizes[-2:], min(rounds, 2)
+        model, shape, sizes, rounds = cells.Model("resnet20"), (8, 8, 3), (2, 5), min(rounds, 2)
     if "items" in registry.info(method).about.needs:
-        model = cells.Model("embedding", (4,), items=shape[0])
-    mechanism = mechanism or mechanism_of(method)
+        model = cells.Model("embedding", (4,), items=12)
+    mechanism = mechanism_of(method)
     law = {"mechanism": mechanism, "norm": NORMS[mechanism], "noise_multiplier": noise}
     rule = plan(len(sizes), **law, rounds=rounds, sample_rate=rate, clip_norm=clip_norm)
     settings = {"plan": rule, "sizes": sizes, "shape": shape, "model": model, "seed": seed}
     found = simulation(method, **({"local_epochs": 1} | settings | options))
-    cell = cells.Cell(
-        "random",
-        cells.Partition("iid", len(sizes)),
-        model,
-        dataclasses.replace(found.training, rounds=rounds, sample_rate=rate),
-        cells.Privacy(rule.mechanism, None, noise, rule.delta, clip_norm),
-        method,
-        registry.check_hyperparameters(method, {}),
-        departures=registry.info(method).about.departures,
-        seed=seed,
-    )
+    data = "random", cells.Partition("iid", len(sizes)), model
+    training = dataclasses.replace(found.training, rounds=rounds, sample_rate=rate)
+    cell = _cell(data, training, rule, method, seed)
     return dataclasses.replace(found, key=registry.key(cell))
+
+
+def _cell(data: Any, training: cells.Training, rule: Plan, method: str, seed: int) -> cells.Cell:
+    """Return the cell of a run with this plan."""
+    noise = rule.noise_multiplier
+    privacy = cells.Privacy(rule.mechanism, None, noise, rule.delta, rule.clip_norm)
+    values = registry.check_hyperparameters(method, {})
+    named = registry.info(method).about.departures
+    return cells.Cell(*data, training, privacy, method, values, departures=named, seed=seed)
 
 
 def mechanism_of(method: str) -> str:
     """Return the mechanism that a method is run with here."""
-    return "laplace" if method in LAPLACE else "gaussian"
+    return "laplace" if registry.info(method).about.mechanism == "laplace" else "gaussian"
 
 
 def real(world: Simulation) -> Run:
     """Watch a method's real hooks, which may have a server step of their own; a planted one is a
     fault."""
-    return watch(world, own=world.method.aggregate is not add_released)
+    return watch(world, own=world.method.aggregate is not base.add_released)
 
 
 @functools.cache
@@ -183,7 +176,7 @@ def watch(world: Simulation, *, own: bool = False) -> Run:
     models, seen = [_public(watched, begun)], []
     public = [(begun.params, begun.server)]
 
-    def on_round(progress: Progress) -> None:
+    def on_round(progress: rounds.Progress) -> None:
         (inputs,) = heard
         heard.clear()
         workers = np.array([client for round, client in asked if round == progress.round - 1])
@@ -191,11 +184,8 @@ def watch(world: Simulation, *, own: bool = False) -> Run:
         params, server = public[-1]
         stepped = world.method.aggregate(params, Update(inputs[-1]), server, world.task)
         public[-1] = progress.params, progress.server
-        own_step = own and all(
-            torch.equal(value, there[name])
-            for tree, there in zip(stepped, public[-1], strict=True)
-            for name, value in tree.items()
-        )
+        pairs = zip(stepped, public[-1], strict=True)
+        own_step = own and all(torch.equal(t[k], there[k]) for t, there in pairs for k in t)
         cohort = workers[inputs[1].numpy()]
         seen.append(_round(cohort, models[-1], after, inputs, world.plan, own_step))
         models[-1] = after
@@ -205,7 +195,7 @@ def watch(world: Simulation, *, own: bool = False) -> Run:
     return Run(world, initial, seen, done)
 
 
-def _public(world: Simulation, progress: Progress) -> Tree:
+def _public(world: Simulation, progress: rounds.Progress) -> Tree:
     """Return the global model, and what the server keeps under the names of an upload's other
     parts, to which it adds what is released of them."""
     parts = world.method.parts(world.task)
@@ -228,8 +218,8 @@ def _round(
         change = sums[name]
         if name in end:
             change = end[name] - start[name]
-            rounding = torch.finfo(update[name].dtype).eps
-            rounding = rounding * (np.abs(start[name]) + np.abs(end[name]))
+            rounding = np.abs(start[name]) + np.abs(end[name])
+            rounding *= torch.finfo(update[name].dtype).eps
             added = bool((np.abs(change - sums[name]) <= rounding).all())
             as_released &= added or own_step
             change = sums[name] if own_step and not added else change
@@ -278,12 +268,12 @@ def findings(run: Run) -> set[str]:
     found, world = set(), run.world
     plan, close = world.plan, CLOSE[world.dtype]
     for number, round in enumerate(run.rounds):
-        generator = release_rng(world.key, "noise", number)
+        generator = seeds.release_rng(world.key, "noise", number)
         shapes = [len(scores) for scores in round.scores.values()]
         noise = np.concatenate([DRAWS[plan.mechanism](generator, (size,)) for size in shapes])
         drawn = np.arange(plan.clients)
         if plan.sample_rate < 1:
-            chances = release_rng(world.key, "sample", number).random(plan.clients)
+            chances = seeds.release_rng(world.key, "sample", number).random(plan.clients)
             drawn = np.flatnonzero(chances < plan.sample_rate)
         kept = {
             "change": round.as_released,
@@ -322,45 +312,17 @@ def differences(left: Run, right: Run) -> list[str]:
     same_start = one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
     pairs = list(zip(left.rounds, right.rounds, strict=True))
     gaps = [np.nanmax(np.abs(one.stream - other.stream)) for one, other in pairs]
-    same = {
-        "initial parameters": same_start,
-        "cohorts": all(one.clients == other.clients for one, other in pairs),
-        "noise": all(gap < 1e-9 for gap in gaps),
-    }
+    same = {"initial parameters": same_start, "noise": all(gap < 1e-9 for gap in gaps)}
+    same["cohorts"] = all(one.clients == other.clients for one, other in pairs)
     return [what for what, kept in same.items() if not kept]
 
 
 def strangers(world: Simulation, client: int) -> list[str]:
-    """Return what other clients send or keep that shows one client's data otherwise than through
-    the releases; nothing where a run keeps joint differential privacy.
-
-    The run is made twice, the second time without the client's rows and with the releases of the
-    first one: all that others see of the client is then the same, so all that they do must be.
-    """
-    others = torch.arange(world.plan.clients) != client
-    played: list[Released] = []
-
-    def recording(*arguments: Any) -> Released:
-        played.append(world.release(*arguments))
-        return played[-1]
-
-    def watched(run: Simulation, release: Any) -> tuple[Progress, list[Tree]]:
-        sent: list[Tree] = []
-
-        def listening(generator: Any, uploads: Any, *rest: Any) -> Released:
-            sent.append(dict(uploads.update))
-            return release(generator, uploads, *rest)
-
-        run = dataclasses.replace(run, release=listening)
-        return rounds.run(run, rounds.start(run)), sent
-
-    first, said = watched(world, recording)
-    again = iter(played)
-    second, says = watched(without_rows(world, client), lambda *arguments: next(again))
-    found = set()
-    for left, right in zip([*said, dict(first.states)], [*says, dict(second.states)], strict=True):
-        found |= {name for name in left if not torch.equal(left[name][others], right[name][others])}
-    return sorted(found)
+    """Return what shows one client's data otherwise than through the releases; nothing where a run
+    keeps joint differential privacy."""
+    removed = two_worlds.play(without_rows(world, client))
+    there = two_worlds.play(world, removed.heard)
+    return two_worlds.differences(removed, there, client)
 
 
 def lay_out(place: Path, changed_data: bool = False) -> Path:
@@ -388,23 +350,15 @@ def final_model(
     is left is noise.
     """
     kind, clip_norm = mechanism_of(method), 0.5
-    cell = cells.Cell(
-        "digits",
-        DIGITS,
-        cells.Model("mlp", (8,)),
-        cells.Training(1, 1, 16, "sgd", lr, sample_rate=0.7),
-        cells.Privacy(kind, None, noise, 1e-3, clip_norm),
-        method,
-        registry.check_hyperparameters(method, {}),
-        seed=seed,
-    )
     rule = Plan(kind, NORMS[kind], clip_norm, noise, 0.7, 1, 1e-3, DIGITS.clients)
+    training = cells.Training(1, 1, 16, "sgd", lr, sample_rate=0.7)
+    cell = _cell(("digits", DIGITS, cells.Model("mlp", (8,))), training, rule, method, seed)
     files.write_json(place / "plan.json", {"plan": dataclasses.asdict(rule)})
     inputs = runs.Inputs(place / "plan.json", place / "partition.npz", place / "digits.npz")
     settings = {"device": "cpu", "backend": "auto", "checkpoint_seconds": 3600}
     runs.train(cell, inputs, place / "run", place / "checkpoints", **settings)
     params = torch.load(place / "run/state.pt", weights_only=True)["params"]
-    generator = release_rng(registry.key(cell), "noise", 0)
+    generator = seeds.release_rng(registry.key(cell), "noise", 0)
     drawn = [DRAWS[kind](generator, (value.numel(),)) for value in params.values()]
     model = torch.cat([value.flatten() for value in params.values()]).double().numpy()
     return model / (clip_norm * noise / (0.7 * 6)), np.concatenate(drawn)

@@ -21,9 +21,7 @@ from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.simulation import evaluation, rounds
 from pflpipe.simulation.clients import Examples
-from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.trees import Tree
 
 ROUNDS = 4
 """What follows from a loss that rose needs three rounds, and one more to be heard."""
@@ -39,7 +37,7 @@ class Heard:
     clients: list[int]
     uploads: Uploads
     plan: Plan
-    scale: Tree
+    scale: trees.Tree
     noise: str
     released: Released
 
@@ -51,7 +49,7 @@ class World:
     simulation: Simulation
     heard: list[Heard]
     tasks: list[Any]
-    progress: Progress
+    progress: rounds.Progress
 
     @functools.cached_property
     def scores(self) -> list[dict[str, Any]]:
@@ -111,7 +109,7 @@ def differences(one: World, other: World, client: int) -> list[str]:
     found = [] if one.tasks == other.tasks else ["plan, learning rate or bound"]
     others = [place for place in range(one.simulation.plan.clients) if place != client]
 
-    def compare(name: str, a: Tree, b: Tree, rows: Any = ...) -> None:
+    def compare(name: str, a: trees.Tree, b: trees.Tree, rows: Any = ...) -> None:
         if a.keys() != b.keys() or not all(trees.same_bits(a[k][rows], b[k][rows]) for k in a):
             found.append(name)
 
@@ -139,7 +137,6 @@ def movement(one: World, other: World, client: int) -> tuple[float, float]:
     and in units of the clip bound."""
     worst = [0.0, 0.0]
     for a, b in zip(one.heard, other.heard, strict=True):
-        assert a.plan.clip_norm is not None
         rule = a.plan
         clipped = [clip(at.uploads.update, rule.clip_norm, at.scale, rule.norm)[0] for at in (a, b)]
         gaps = {}

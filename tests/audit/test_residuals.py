@@ -2,8 +2,6 @@
 outside the engine; and it shows nobody's data (residual_runs.py has the checks;
 test_training_faults.py shows what each of them is there for)."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -12,12 +10,10 @@ import residual_runs
 from residual_runs import CERTIFIED, certified_run, final_model, findings, lay_out, real
 from simulations import held
 
-torch.set_num_threads(1)
-DTYPES = (torch.float64, torch.float32)
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("rate", [1.0, 0.5])
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_a_certified_method_leaves_nothing_but_noise_of_its_plan(method, rate, dtype):
@@ -29,22 +25,6 @@ def test_a_certified_method_leaves_nothing_but_noise_of_its_plan(method, rate, d
     held(run.world, run.done)
 
 
-@pytest.mark.slow
-def test_runs_of_one_key_are_one_run_and_others_have_other_keys():
-    known = {}
-    for setting in itertools.product(CERTIFIED, (1.0, 0.5), DTYPES):
-        run = certified_run(*setting)
-        assert np.array_equal(run.scores, known.setdefault(run.world.key, run).scores)
-    assert len(known) == 4 * (len(CERTIFIED) - 2), "three methods share DP-FedAvg's training"
-    changes = [{"seed": seed} for seed in range(8)] + [{"lr": lr} for lr in (0.1, 0.2, 0.4)]
-    changes += [{"noise": noise} for noise in (0.5, 2.0)] + [{"rate": rate} for rate in (0.3, 0.9)]
-    changes += [{"clip_norm": 1.0}, {"local_epochs": 2}, {"batch_size": 1}, {"optimizer": "adam"}]
-    changes += [{"momentum": 0.5}, {"method": "dp_fedsam"}, {"weight_decay": 1e-3}]
-    keys = {residual_runs.world(**change).key for change in changes}
-    assert len(keys) == len(changes)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_neither_model_cohort_nor_noise_shows_whose_data_it_was(method):
     everybody, drawn = (certified_run(method, rate, torch.float64) for rate in (1.0, 0.5))
@@ -61,14 +41,12 @@ def test_neither_model_cohort_nor_noise_shows_whose_data_it_was(method):
         assert not all(same), "the other world is another one"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", CERTIFIED)
 def test_a_client_reaches_others_through_the_releases_alone(method):
     """Which is what joint differential privacy needs beside the noise."""
     assert residual_runs.strangers(residual_runs.world(method, rounds=2), 1) == []
 
 
-@pytest.mark.slow
 def test_the_file_of_a_run_has_the_noise_of_its_own_key(tmp_path):
     place, seen = lay_out(tmp_path), []
     for change in ({}, {"lr": 0.11}, {"seed": 1}, {"method": "dp_fedsam"}):
@@ -78,7 +56,6 @@ def test_the_file_of_a_run_has_the_noise_of_its_own_key(tmp_path):
     assert len(set(seen)) == 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["dp_fedavg", "fedglp_adp", "appfl"])
 def test_files_of_two_worlds_are_equal_to_the_bit_when_nothing_is_learned(method, tmp_path):
     """At learning rate 0 every upload is zero, and what is released is the first model and the

@@ -1,6 +1,7 @@
 """Faults of the training path, planted one by one as such mistakes are written, each caught by the
 check that is there for it (residual_runs.py): ``findings`` of a run, ``differences`` of two worlds,
-``strangers`` of a client, or files of two worlds."""
+``strangers`` of a client, or files of two worlds. Without them these find nothing:
+test_residuals.py."""
 
 import dataclasses
 import hashlib
@@ -14,14 +15,11 @@ import residual_runs
 from pflpipe import seeds
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy import mechanism, noise
-from pflpipe.simulation import rounds, runs
-from pflpipe.simulation.isolation import Sample
+from pflpipe.simulation import isolation, rounds, runs
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.simulation.states import States
 from residual_runs import certified_run, differences, final_model, findings, lay_out, watch, world
 from simulations import hooked
-
-torch.set_num_threads(1)
 
 
 def short(key, *name):
@@ -43,7 +41,6 @@ STREAMS = {
 @pytest.mark.parametrize("fault", STREAMS)
 def test_random_numbers_of_another_stream(fault, monkeypatch):
     base = world(rate=0.5)
-    assert findings(watch(base)) == set()
     monkeypatch.setattr(rounds, "release_rng", STREAMS[fault])
     found = findings(watch(base))
     assert found <= {"noise", "cohorts"}
@@ -96,7 +93,6 @@ SIZES = {
 @pytest.mark.parametrize("fault", SIZES)
 def test_noise_of_another_size(fault, method):
     base = half_drawn(method)
-    assert findings(watch(base)) == set()
 
     def release(generator, uploads, present, plan, *rest):
         released = mechanism.release(generator, uploads, present, plan, *rest)
@@ -148,7 +144,6 @@ def two_worlds(base):
 
 @pytest.mark.parametrize("method", ["dp_fedavg", "fedper"])
 def test_an_initial_head_bias_from_all_clients_labels(method, monkeypatch):
-    assert differences(*two_worlds(world(method))) == []
     monkeypatch.setattr(rounds, "start", biased(rounds.start))
     assert differences(*two_worlds(world(method))) == ["initial parameters"]
 
@@ -165,7 +160,6 @@ def test_an_initial_head_bias_from_all_clients_labels_in_the_files_of_two_worlds
 
 @pytest.mark.parametrize("method", ["dp_fedavg", "appfl"])
 def test_a_noise_seed_that_follows_the_private_loss(method, monkeypatch):
-    assert differences(*two_worlds(world(method))) == []
     original, losses = Simulation.run_clients, []
 
     def run_clients(self, *arguments):
@@ -186,17 +180,16 @@ def test_a_noise_seed_that_follows_the_private_loss(method, monkeypatch):
 @pytest.mark.parametrize("method", ["fedala", "fedper"])
 def test_a_client_that_is_given_the_state_of_another_one(method, monkeypatch):
     base, original = world(method, rounds=2), Simulation.run_clients
-    assert residual_runs.strangers(base, 1) == []
 
-    def run_clients(self, hook, states, clients, work, what):
+    def run_clients(self, hook, states, clients, work, *what):
         def of(chosen):
             other = [(client + 1) % self.plan.clients for client in chosen]
             return states.of(other if isinstance(states, States) else chosen)
 
-        return original(self, hook, SimpleNamespace(of=of), clients, work, what)
+        return original(self, hook, SimpleNamespace(of=of), clients, work, *what)
 
     monkeypatch.setattr(Simulation, "run_clients", run_clients)
     with pytest.raises(PrivacyError, match="other bits than the same client computes by itself"):
         rounds.run(base, rounds.start(base))
-    monkeypatch.setattr(Sample, "check", lambda *_: None)
+    monkeypatch.setattr(isolation.Sample, "check", lambda *_: None)
     assert residual_runs.strangers(base, 1) != []
