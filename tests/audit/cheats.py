@@ -72,9 +72,15 @@ def to_sum(change: Callable[[Any, Any], Any]) -> Any:
     return lambda messages, weights, rng: change(clipped(messages).sum(axis=0), rng)
 
 
+def seeded(seed_of: Callable[[Any, Any], Any]) -> Any:
+    """Return the slip whose noise is that of such a seed."""
+    return lambda total, rng: mean_of(total, np.random.default_rng(seed_of(total, rng)))
+
+
 ONE_SIDED, NORMS, PARTS = "one-sided clips", "wrong norms", "norms of parts"
+WEIGHTS, ORDER, COUNTS = "weights", "order and duplicates", "counts and divisors"
 BOUNDS, GRIDS = "bounds that follow the round", "grids before the noise"
-ODD, NOISE = "numbers that are not finite", "too little noise"
+ODD, NOISE, STATE = "numbers that are not finite", "too little noise", "state"
 REUSED, WHEN = "noise that is no noise", "noise or clip under a condition"
 OF_ROWS = {
     ONE_SIDED: {
@@ -96,6 +102,7 @@ OF_ROWS = {
         "without_the_last": lambda rows: scaled(rows, lengths(rows[:, :-1])),
         "of_the_first_half": lambda rows: scaled(rows, lengths(rows[:, :20])),
         "of_every_other_number": lambda rows: scaled(rows, np.sqrt(2) * lengths(rows[:, ::2])),
+        "each_of_four_layers": lambda x: np.hstack([clipped(p) for p in np.split(x, 4, axis=1)]),
         "the_ten_largest": lambda x: scaled(x, lengths(np.sort(np.abs(x), axis=1)[:, -10:])),
     },
     BOUNDS: {
@@ -105,11 +112,14 @@ OF_ROWS = {
         "largest_norm_of_the_others": to_bound(lambda norms: max(C, float(np.sort(norms)[-2]))),
     },
     GRIDS: {
-        "up_to_the_next_half": lambda rows: (
-            np.sign(clipped(rows)) * np.ceil(2 * np.abs(clipped(rows))) / 2
-        ),
+        "up_to_the_next_half": lambda x: np.sign(x) * np.ceil(2 * np.abs(clipped(x))) / 2,
         "signs": lambda rows: np.sign(rows) * C,
         "to_nearest_quarter": lambda rows: np.round(4 * clipped(rows)) / 4,
+    },
+    ORDER: {
+        "first_is_not_clipped": lambda rows: np.vstack([rows[:1], clipped(rows[1:])]),
+        "differences_of_neighbours": lambda rows: np.abs(np.diff(clipped(rows), axis=0)),
+        "farthest_twice": lambda x: clipped(np.vstack([x, x[[lengths(x).argmax()]]])),
     },
     ODD: {"norm_of_whole_numbers": lambda rows: scaled(rows, lengths(rows.astype(int)))},
 }
@@ -123,20 +133,14 @@ OF_SUMS: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
         "bounded": lambda total, rng: total + np.clip(noise(rng, len(total)), -1.5 * C, 1.5 * C),
     },
     REUSED: {
-        "of_a_fixed_seed": lambda total, rng: mean_of(total, np.random.default_rng(0)),
-        "of_the_data": lambda total, rng: mean_of(
-            total, np.random.default_rng(int(abs(total).sum() * 1e6))
-        ),
-        "of_sixteen_seeds": lambda total, rng: mean_of(
-            total, np.random.default_rng(rng.integers(16))
-        ),
+        "of_a_fixed_seed": seeded(lambda total, rng: 0),
+        "of_the_data": seeded(lambda total, rng: int(abs(total).sum() * 1e6)),
+        "of_sixteen_seeds": seeded(lambda total, rng: rng.integers(16)),
         "mirrored": lambda total, rng: total + np.kron([1, -1], noise(rng, len(total) // 2)),
     },
     WHEN: {
         "skipped_for_an_empty_sum": lambda total, rng: total + noise(rng, len(total)) * total.any(),
-        "only_where_somebody_sends": lambda total, rng: np.where(
-            total != 0, total + noise(rng, len(total)), 0
-        ),
+        "only_where_somebody_sends": lambda x, rng: np.where(x != 0, x + noise(rng, len(x)), 0),
     },
 }
 for kind, of_rows in OF_ROWS.items():
@@ -151,12 +155,6 @@ def no_lower_bound(messages, weights, rng):
     return mean_of(np.minimum(rows, C / np.sqrt(rows.shape[1])).sum(axis=0), rng)
 
 
-@cheat(PARTS)
-def each_of_four_layers(messages, weights, rng):
-    parts = np.split(messages, 4, axis=1)
-    return mean_of(np.concatenate([clipped(part).sum(axis=0) for part in parts]), rng)
-
-
 @cheat(BOUNDS)
 def median_norm(messages, weights, rng):
     bound = max(float(np.median(lengths(finite(messages)))), 1e-6)
@@ -168,9 +166,6 @@ def ninth_decile_and_its_noise(messages, weights, rng):
     """The noise follows the bound as well, which one client moves."""
     bound = float(np.quantile(lengths(finite(messages)), 0.9))
     return clipped(messages, bound).sum(axis=0) + noise(rng, messages.shape[1], bound)
-
-
-COUNTS = "counts and divisors"
 
 
 @cheat(COUNTS, **DRAWN)
@@ -211,9 +206,6 @@ class EqualInAllRounds:
         return clipped(messages).sum(axis=0) + self.noise
 
 
-WEIGHTS = "weights"
-
-
 @cheat(WEIGHTS)
 def of_rows(messages, weights, rng):
     average = weights @ clipped(messages) / weights.sum()
@@ -242,31 +234,10 @@ def before_the_clip_only(messages, weights, rng):
     return mean_of((clipped(messages * weights[:, None]) * weights[:, None]).sum(axis=0) / 9, rng)
 
 
-ORDER = "order and duplicates"
-
-
-@cheat(ORDER)
-def first_is_not_clipped(messages, weights, rng):
-    rows = clipped(messages)
-    return mean_of(finite(messages)[0] + rows[1:].sum(axis=0), rng)
-
-
 @cheat(ORDER)
 def duplicates_sent_once(messages, weights, rng):
     rows = np.unique(clipped(messages), axis=0)
     return rows.mean(axis=0) + noise(rng, rows.shape[1]) / 10
-
-
-@cheat(ORDER)
-def differences_of_neighbours(messages, weights, rng):
-    rows = clipped(messages)
-    return mean_of(np.abs(np.diff(rows, axis=0)).sum(axis=0), rng)
-
-
-@cheat(ORDER)
-def farthest_twice(messages, weights, rng):
-    clip, farthest = clipped(messages), lengths(finite(messages)).argmax()
-    return mean_of(clip.sum(axis=0) + clip[farthest], rng)
 
 
 @cheat(ODD)
@@ -294,9 +265,6 @@ def squares_overflow(messages, weights, rng):
 def a_broken_round_is_not_noised(messages, weights, rng):
     drawn = noise(rng, messages.shape[1])
     return clipped(messages).sum(axis=0) + drawn * np.isfinite(messages).all()
-
-
-STATE = "state"
 
 
 @cheat(STATE, **RUNS)

@@ -18,10 +18,6 @@ from pflpipe.auditing.worlds import Recipe
 TABLES = tabled.table("test_worst_worlds")
 
 ALL = {name: entry for kind in CHEATS.values() for name, entry in kind.items()}
-OF_THE_ISSUE = TABLES["OF_THE_ISSUE"]
-OF_NOISE = ("a_thirtieth_too_little", "of_the_longest_message", "a_private_mask_after_it")
-QUICK = ("of_the_first_half", "first_is_not_clipped", "mirrored", "a_broken_round_is_not_noised")
-BY_DAY = (*OF_THE_ISSUE, *OF_NOISE, *QUICK, "each_of_four_layers", "none_on_the_last")
 
 
 def verdict(entry, seconds, seed=0):
@@ -36,31 +32,24 @@ def test_there_are_forty_cheats_in_ten_kinds_with_at_least_four_each():
     assert len(HONEST) >= 20
 
 
-@pytest.mark.parametrize("name", BY_DAY)
-def test_a_cheat_is_found(name):
-    found = verdict(ALL[name], seconds=0.5)
+def tried(some, seconds, everything, longer):
+    """Parametrise a test with some releases by day and with all, for longer, by night."""
+    by_night = [pytest.param(name, longer, marks=pytest.mark.night) for name in everything]
+    by_day = [(name, seconds) for name in some]
+    return pytest.mark.parametrize(("name", "seconds"), by_day + by_night)
+
+
+@tried(TABLES["BY_DAY"], 0.5, ALL, 60)
+def test_a_cheat_is_found(name, seconds):
+    found = verdict(ALL[name], seconds)
     assert found.verdict == "refuted", found
 
 
-@pytest.mark.night
-@pytest.mark.parametrize("name", ALL)
-def test_every_cheat_is_found(name):
-    found = verdict(ALL[name], seconds=60)
-    assert found.verdict == "refuted", found
-
-
-@pytest.mark.parametrize("name", ["rounded_after_noise", "clipped_after_noise"])
-def test_what_is_done_after_the_noise_is_not_held_against_a_release(name):
-    """An audit refutes a true claim with probability 1e-4 at most."""
-    found = verdict(HONEST[name], seconds=0.2)
-    assert found.verdict == "kept", found
-
-
-@pytest.mark.night
-@pytest.mark.parametrize("name", HONEST)
-def test_no_honest_release_is_refuted(name):
-    """tools/benchmarks/bench_auditor.py does so with ten seeds."""
-    found = verdict(HONEST[name], seconds=20)
+@tried(["rounded_after_noise", "clipped_after_noise"], 0.2, HONEST, 20)
+def test_no_honest_release_is_refuted(name, seconds):
+    """An audit refutes a true claim with probability 1e-4 at most;
+    tools/benchmarks/bench_auditor.py tries ten seeds."""
+    found = verdict(HONEST[name], seconds)
     assert found.verdict == "kept", found
 
 
@@ -103,13 +92,9 @@ def test_the_result_says_what_was_tried_what_was_not_and_its_level():
     assert found.tried in str(found)
 
 
-PROGRAM = TABLES["PROGRAM"]
-RELEASE = TABLES["RELEASE"]
-
-
 def test_the_command_runs_where_torch_is_not_installed(tmp_path):
-    (tmp_path / "mine.py").write_text(RELEASE)
+    (tmp_path / "mine.py").write_text(TABLES["RELEASE"])
     claim = "--clients 4 --noise-multiplier 1 --delta 1e-5 --dimension 4 --seconds 0.1"
     words = ("audit", "mine.py:release", *claim.split())
-    done = called(sys.executable, "-c", PROGRAM, *words, folder=tmp_path, code=1)
+    done = called(sys.executable, "-c", TABLES["PROGRAM"], *words, folder=tmp_path, code=1)
     assert "no epsilon holds" in done.stdout.splitlines()[0]
