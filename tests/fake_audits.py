@@ -4,15 +4,13 @@ import functools
 from collections.abc import Collection
 from pathlib import Path
 
+import tabled
 from pflpipe.auditing import cases
 from pflpipe.files import read_json, write_json
 from pflpipe.privacy import accounting
 from pflpipe.report import audit_table
 
-RESULT = {"audit": "gaussian-central", "claim": "certified", "flagged": False, "verdict": "kept"}
-RESULT |= {"sensitivity": 1.0, "sensitivity_most": 1.03, "spread": 0.0, "excess": -0.1}
-RESULT |= {"noise": 1.0, "noise_least": 0.99, "epsilon_claimed": 8.0}
-RESULT |= {"epsilon_lower": 7.1, "epsilon_true": 8.0, "detects": 0.99, "detects_runs": 0.9}
+RESULT = tabled.table("fake_audits")
 
 
 def write(folder: Path, leave_out: Collection[str] = ()) -> None:
@@ -24,23 +22,12 @@ def write(folder: Path, leave_out: Collection[str] = ()) -> None:
         broken = bool(case.departures)
         word = "kept" if not broken else "refuted" if case.trust == "central" else "unsound"
         found = dict.fromkeys(set(audit_table.COLUMNS) - {"method", "profile"}) | RESULT
-        found |= {
-            "audit": name,
-            "claim": case.claim,
-            "trust": case.trust,
-            "mechanism": case.mechanism,
-            "delta": 0.02,
-            "departures": "+".join(case.departures) or None,
-            "sample_rate": 0.1 if case.drawn else 1.0,
-            "epsilon_true": "inf" if broken else 8.0,
-            "epsilon_lower": 7.1,
-            "epsilon_direct": 2.0,
-            "flagged": word == "refuted",
-            "verdict": word,
-            "flagged_coupled": broken,
-            "flagged_runs": False,
-        }
-        found |= {"noise": None, "noise_least": None} if broken else {}
+        found |= {"audit": name, "departures": "+".join(case.departures) or None}
+        found |= {field: getattr(case, field) for field in ("claim", "trust", "mechanism")}
+        found |= {"sample_rate": 0.1 if case.drawn else 1.0, "flagged_coupled": broken}
+        found |= {"flagged": word == "refuted", "verdict": word}
+        if broken:
+            found |= {"noise": None, "noise_least": None, "epsilon_true": "inf"}
         write_json(folder / f"{name}.json", found)
 
 

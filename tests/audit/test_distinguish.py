@@ -14,13 +14,11 @@ from pflpipe.auditing import cases
 from pflpipe.auditing.distinguish import _choose, distinguish
 from pflpipe.auditing.evidence import detects, errors_of_midpoint, judge
 from pflpipe.auditing.neighbours import Audited
-from pflpipe.privacy import accounting
-from pflpipe.privacy.cohorts import public_cohort
+from pflpipe.privacy import accounting, cohorts
 from pflpipe.seeds import derived_key
 
 TABLES = tabled.table("test_distinguish")
 
-torch.set_num_threads(1)
 # The same mu.
 SHORT = dataclasses.replace(REFERENCE, noise_multiplier=2.105 / math.sqrt(10), rounds=3)
 
@@ -30,14 +28,10 @@ def weaker(plan, factor=0.5):
 
 
 # Audits of an independent prototype at the reference plan with 2,000 runs.
-@pytest.mark.parametrize(
-    ("false_positives", "false_negatives", "mu", "epsilon", "direct", "flagged"),
-    TABLES["errors prove what they proved elsewhere"],
-)
-def test_errors_prove_what_they_proved_elsewhere(
-    false_positives, false_negatives, mu, epsilon, direct, flagged
-):
-    found = judge(REFERENCE, 2000, false_positives, false_negatives)
+@pytest.mark.parametrize("row", TABLES["errors"])
+def test_errors_prove_what_they_proved_elsewhere(row):
+    *errors, mu, epsilon, direct, flagged = row
+    found = judge(REFERENCE, 2000, *errors)
     assert found.mu_lower == pytest.approx(mu, abs=2e-3)
     assert found.epsilon_lower == pytest.approx(epsilon, rel=5e-3)
     assert found.epsilon_direct == pytest.approx(direct, abs=0.011)
@@ -83,10 +77,8 @@ STATISTICS = ("likelihood", "energy", "energy of the canary's coordinates", "pro
 @pytest.mark.parametrize("telling", STATISTICS)
 def test_whichever_statistic_tells_the_worlds_apart_is_chosen(telling):
     draw = torch.Generator().manual_seed(0)
-    world = {
-        there: {name: torch.randn(400, generator=draw) for name in STATISTICS}
-        for there in (True, False)
-    }
+    worlds = [{name: torch.randn(400, generator=draw) for name in STATISTICS} for _ in range(2)]
+    world = dict(zip((True, False), worlds, strict=True))
     world[True][telling] -= 2.0
     name, weights = _choose(world)
     assert name == telling
@@ -118,10 +110,8 @@ def test_certified_curves_hold_and_half_the_noise_is_flagged(plan):
 
 @pytest.mark.parametrize("factor", [1.0, 0.9, 0.3])
 def test_errors_of_the_midpoint_are_those_of_two_normal_numbers(factor):
-    expected = stats.norm.cdf(-math.sqrt(30) / 2.105 / factor / 2)
-    assert errors_of_midpoint(REFERENCE, factor) == pytest.approx(
-        (expected, expected), rel=2e-3, abs=1e-9
-    )
+    expected = [stats.norm.cdf(-math.sqrt(30) / 2.105 / factor / 2)] * 2
+    assert errors_of_midpoint(REFERENCE, factor) == pytest.approx(expected, rel=2e-3, abs=1e-9)
 
 
 def simulated_statistic(plan, factor, there, runs=40_000):
@@ -168,16 +158,15 @@ def test_what_is_said_to_be_detected_is_flagged_by_nine_audits_of_ten_and_a_soun
     assert flagged(SHORT) == 0
 
 
+LEAKS = {"noise_on_support": "exclusive", "divide_by_counts": "exclusive"}
+LEAKS |= {"raw_similarity_weights": "huge", "client_clip_weights": "layer"}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["noise_on_support", "divide_by_counts", "raw_similarity_weights", "client_clip_weights"],
-)
+@pytest.mark.parametrize("name", LEAKS)
 def test_leaks_in_the_noise_itself_are_seen_in_whole_runs(name):
     mechanism = cases.find(f"gaussian-{name}-central").audited()
-    best = {"client_clip_weights": "layer", "raw_similarity_weights": "huge"}
-    canary = best.get(name, "exclusive")
-    assert distinguish(mechanism, canary, 500, KEY).flagged
+    assert distinguish(mechanism, LEAKS[name], 500, KEY).flagged
 
 
 def test_same_key_same_verdict_other_key_other_runs():
@@ -194,10 +183,8 @@ def test_a_single_message_is_audited_with_its_share_of_the_noise():
     small = dataclasses.replace(REFERENCE, rounds=3, clients=10)
     local = weaker(small, 1 / math.sqrt(10))
     mu = math.sqrt(3) / local.noise_multiplier
-    found, central = (
-        distinguish(Audited(small, claimed, trust="local"), "dirac", 2000, KEY)
-        for claimed in (local, small)
-    )
+    of_messages, of_sums = (Audited(small, claimed, trust="local") for claimed in (local, small))
+    found, central = (distinguish(one, "dirac", 2000, KEY) for one in (of_messages, of_sums))
     assert not found.flagged
     assert 0.8 * mu <= found.mu_lower <= mu
     assert central.flagged, "the central claim does not hold here"
@@ -209,7 +196,7 @@ def test_single_messages_of_rounds_without_the_client_are_not_seen():
     few = dataclasses.replace(DRAWN, rounds=40, noise_multiplier=1.0)
     claimed = dataclasses.replace(few, sample_rate=1.0)
     mechanism = Audited(few, claimed, known, trust="local")
-    taken = sum(public_cohort(round, few)[mechanism.canary] for round in range(40))
+    taken = sum(cohorts.public_cohort(round, few)[mechanism.canary] for round in range(40))
     assert 0 < taken < 20
     # Not sqrt(40 q M): a message carries its share of the noise.
     mu = math.sqrt(taken * few.expected_cohort)

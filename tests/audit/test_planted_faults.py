@@ -10,15 +10,12 @@ from pflpipe.auditing.coupled import FEWER_DRAWS, sensitivity
 from pflpipe.auditing.distinguish import distinguish
 from pflpipe.auditing.evidence import WIDEST, Sensitivity
 from pflpipe.auditing.neighbours import Audited
-from pflpipe.errors import DataError
 from pflpipe.methods import registry
 from pflpipe.privacy import cohorts, mechanism
-from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.seeds import release_rng
-from pflpipe.simulation import rounds
-from simulations import held, plan, simulation
+from releases import told
 
-torch.set_num_threads(1)
+pytestmark = pytest.mark.slow
 
 
 def coupled(mechanism: Audited) -> Sensitivity:
@@ -36,25 +33,20 @@ def caught_by(found: Sensitivity) -> set[str]:
     return {name for name, bad in failed.items() if bad}
 
 
-def told(clip, noise):
-    """Return a release that is told other numbers: ``clip(plan)``, the bound, and
-    ``noise(plan)``, the multiplier."""
+def other(clip=1.0, noise=1.0):
+    """A release that is told so many times the clip bound and the multiplier."""
 
-    def release(generator, uploads, present, plan, *rest):
-        changes = {"clip_norm": clip(plan), "noise_multiplier": noise(plan)}
-        return mechanism.release(
-            generator, uploads, present, dataclasses.replace(plan, **changes), *rest
-        )
+    def change(plan):
+        multiplier = noise * plan.noise_multiplier
+        return {"clip_norm": clip * plan.clip_norm, "noise_multiplier": multiplier}
 
-    return release
+    return told(change)
 
 
-def less_noise(factor):
-    return told(lambda plan: plan.clip_norm, lambda plan: plan.noise_multiplier * factor)
-
-
-without_clip = told(lambda plan: plan.clip_norm * 1e9, lambda plan: plan.noise_multiplier / 1e9)
-clip_at_1 = told(lambda plan: 1.0, lambda plan: plan.noise_multiplier * plan.clip_norm)
+without_clip = other(clip=1e9, noise=1e-9)
+clip_at_1 = told(
+    lambda plan: {"clip_norm": 1.0, "noise_multiplier": plan.noise_multiplier * plan.clip_norm}
+)
 
 
 def masked_after_the_noise(generator, uploads, present, *rest):
@@ -93,9 +85,8 @@ def of_the_rows(noise, plan, present):
 
 
 RELEASES = {
-    "noise x 0.9": (less_noise(0.9), "length"),
-    "noise x 0.97": (less_noise(0.97), "noise"),
-    "noise / 10": (less_noise(0.1), "length"),
+    "noise x 0.9": (other(noise=0.9), "length"),
+    "noise x 0.97": (other(noise=0.97), "noise"),
     "noise without C": (with_other_noise(lambda z, plan, _: z / plan.clip_norm), "noise"),
     "noise with C twice": (with_other_noise(lambda z, plan, _: z * plan.clip_norm), "noise"),
     "half of a tensor's noise repeats the other": (with_other_noise(repeating), "length"),
@@ -119,7 +110,6 @@ def sound():
     return {plan: coupled(Audited(plan, plan)) for plan in PLANS.values()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("plan", "fault"), FAULTS)
 def test_coupled_worlds_catch_a_patched_release(plan, fault, sound):
     release, check = (RELEASES | DRAWN_ONLY)[fault]
@@ -128,19 +118,18 @@ def test_coupled_worlds_catch_a_patched_release(plan, fault, sound):
     assert check in caught_by(coupled(Audited(plan, plan, release=release)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_coupled_worlds_catch_the_same_noise_in_every_round(plan, sound):
     def forgets_the_round(key, *name):
         return release_rng(key, name[0])
 
     assert not sound[plan].flagged
+    assert Audited(plan, plan).rng is release_rng, "as in training (test_residuals.py)"
     found = coupled(Audited(plan, plan, rng=forgets_the_round))
     assert found.length == float("inf")
     assert caught_by(found) == {"length"}
 
 
-@pytest.mark.slow
 def test_coupled_worlds_catch_messages_that_share_their_noise():
     local = dataclasses.replace(REFERENCE, noise_multiplier=REFERENCE.noise_multiplier / 2)
 
@@ -155,30 +144,13 @@ def test_coupled_worlds_catch_messages_that_share_their_noise():
     assert coupled(dataclasses.replace(sound, release=shared)).length == float("inf")
 
 
-def test_training_gives_every_round_the_generators_that_the_audit_gives_it():
-    """So that noise which repeats itself where a round's generator is derived is the audit's to
-    find."""
-    world, states = simulation("dp_fedavg", plan=plan(rounds=3)), []
-
-    def recording(generator, *rest):
-        states.append(str(generator.bit_generator.state))
-        return mechanism.release(generator, *rest)
-
-    world = dataclasses.replace(world, release=recording)
-    rounds.run(world, rounds.start(world))
-    expected = [release_rng(world.key, "noise", round).bit_generator.state for round in range(3)]
-    assert states == [str(state) for state in expected]
-    assert len(set(states)) == 3
-    assert Audited(REFERENCE, REFERENCE).rng is release_rng
-
-
 def clipped_part_by_part(generator, uploads, present, plan, scale, departures):
     """The parameters to C, and what is sent besides to C as well, under noise for one C."""
     parts = [uploads.update.keys() - scale.keys(), scale.keys()]
     found = []
     for part in parts:
         sent, units = ({k: t[k] for k in t if k in part} for t in (uploads.update, scale))
-        given = generator, Uploads(sent), present, plan, units
+        given = generator, mechanism.Uploads(sent), present, plan, units
         found.append(mechanism.release(*given, departures))
     return dataclasses.replace(found[0], sum=found[0].sum | found[1].sum)
 
@@ -191,7 +163,7 @@ def with_private_weights(generator, uploads, present, plan, scale, departures):
     return mechanism.release(generator, uploads, present, plan, shares, departures)
 
 
-def with_parts_outside_of_the_clip(generator, uploads, present, plan, scale, departures):
+def parts_unclipped(generator, uploads, present, plan, scale, departures):
     """Parameters are clipped; what is sent besides them is released as it is."""
     released = mechanism.release(generator, uploads, present, plan, scale, departures)
     free = without_clip(generator, uploads, present, plan, scale, departures)
@@ -200,29 +172,21 @@ def with_parts_outside_of_the_clip(generator, uploads, present, plan, scale, dep
 
 
 JOINT = {
-    "each part clipped to C": (clipped_part_by_part, "length"),
-    "weights of the parts from the upload's own norms": (with_private_weights, "spread"),
+    "control variates outside of the clip": ("dp_scaffold", parts_unclipped, "length"),
+    "statistics outside of the clip": ("pfedfda", parts_unclipped, "length"),
+    "each part clipped to C": ("fedpac", clipped_part_by_part, "length"),
+    "weights of the parts from the upload's own norms": ("fedpac", with_private_weights, "spread"),
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["dp_scaffold", "pfedfda"])
-def test_coupled_worlds_catch_control_variates_or_statistics_outside_of_the_clip(method):
+@pytest.mark.parametrize("fault", JOINT)
+def test_coupled_worlds_catch_a_joint_release_that_is_none(fault):
+    method, release, check = JOINT[fault]
     sound = Audited(REFERENCE, REFERENCE, method=registry.info(method).factory())
-    assert not sensitivity(sound, KEY).flagged
-    faulty = dataclasses.replace(sound, release=with_parts_outside_of_the_clip)
-    assert "length" in caught_by(sensitivity(faulty, KEY))
-
-
-@pytest.mark.slow
-def test_coupled_worlds_catch_a_joint_release_that_is_none():
-    sound = Audited(REFERENCE, REFERENCE, method=registry.info("fedpac").factory())
     assert not coupled(sound).flagged
-    for release, check in JOINT.values():
-        assert check in caught_by(coupled(dataclasses.replace(sound, release=release)))
+    assert check in caught_by(coupled(dataclasses.replace(sound, release=release)))
 
 
-@pytest.mark.slow
 def test_whole_runs_catch_a_wrong_sampling_rate():
     def sample(rng, plan, repeats):
         return cohorts.sample_clients(rng, dataclasses.replace(plan, sample_rate=0.3), repeats)
@@ -232,26 +196,6 @@ def test_whole_runs_catch_a_wrong_sampling_rate():
     assert distinguish(wrong, "dirac", 1000, KEY).flagged
 
 
-@pytest.mark.slow
 def test_whole_runs_catch_a_schedule_that_everybody_knows():
     known = frozenset({"public_sampling"})
     assert distinguish(Audited(DRAWN, DRAWN, known), "dirac", 1000, KEY).flagged
-
-
-def test_the_count_of_releases_catches_one_round_too_many():
-    world = simulation("dp_fedavg", plan=plan(rounds=3))
-    done = rounds.run(world, rounds.start(world))
-    held(world, done)
-    rounds.one_round(world, done)
-    with pytest.raises(DataError, match="4"):
-        held(world, done)
-
-
-@pytest.mark.slow
-def test_a_patched_release_is_the_only_difference(sound):
-    """The faults above are caught for what they do: the same wrapper without a fault passes."""
-
-    def same(*given) -> Released:
-        return mechanism.release(*given)
-
-    assert coupled(Audited(REFERENCE, REFERENCE, release=same)) == sound[REFERENCE]
