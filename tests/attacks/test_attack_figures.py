@@ -9,10 +9,9 @@ from PIL import Image
 
 import boxes
 import fake_attacks
-from pflpipe import cells
+import tabled
+from pflpipe import cells, errors
 from pflpipe.attacks import jobs as attacks
-from pflpipe.cells import Cell
-from pflpipe.errors import ConfigError
 from pflpipe.pipeline import cli
 from pflpipe.report.attacks import draw, membership_figure
 from pflpipe.report.figures import style
@@ -21,11 +20,9 @@ from pflpipe.study import figures as drawings
 from pflpipe.study.study_spec import Drawing, Row, Study
 
 ROOT = Path(__file__).resolve().parents[2]
-HIGHEST = 10.0
-"""Inches of nine settings: the height of a page."""
 
 
-def private(epsilon: float) -> Cell:
+def private(epsilon: float) -> cells.Cell:
     budget = cells.Privacy("gaussian", epsilon=epsilon, delta=1e-3, clip_norm=1.0)
     return replace(fake_attacks.CELL, privacy=budget, method="dp_fedavg")
 
@@ -45,24 +42,20 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("width", style.WIDTHS)
 @pytest.mark.parametrize("name", attacks.NAMES)
-def test_no_label_of_an_attacks_figure_overlaps_another_or_leaves_it(
-    name: str, width: float, attacked: tuple[Study, Path]
-) -> None:
+def test_no_label_of_an_attacks_figure_overlaps_another_or_leaves_it(name, width, attacked):
     study, folder = attacked
     with matplotlib.rc_context(fname=style.SHEET):
         figure = draw(study, Drawing(name, name, width=width), folder)
         assert boxes.check(figure) > 6
     assert figure.get_figwidth() == width
-    assert figure.get_figheight() < HIGHEST
+    assert figure.get_figheight() < 10, "inches of nine settings: the height of a page"
     assert "covered by no ε" in " ".join(figure.get_supxlabel().split())
     sizes = {round(text.get_fontsize(), 1) for text in figure.findobj(matplotlib.text.Text)}
     assert sizes <= {6.5, 8.0}
 
 
 @pytest.mark.slow
-def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(
-    attacked: tuple[Study, Path],
-) -> None:
+def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(attacked):
     with matplotlib.rc_context(fname=style.SHEET):
         figure = membership_figure(*attacked, min(style.WIDTHS))
 
@@ -80,21 +73,19 @@ def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(
 def test_a_study_has_an_attacks_figure_when_it_names_it_and_says_no_more_than_its_width() -> None:
     rows = [Row(fake_attacks.CELL)]
     block = {"membership": {"width": 3.3}, "one_run": {}}
-    assert drawings.read({"figures": block, "methods": []}, "f", rows) == (
-        Drawing("membership", "membership", width=3.3),
-        Drawing("one_run", "one_run"),
-    )
+    wanted = Drawing("membership", "membership", width=3.3), Drawing("one_run", "one_run")
+    assert drawings.read({"figures": block, "methods": []}, "f", rows) == wanted
     assert {drawing.name for drawing in drawings.read({}, "f", rows)}.isdisjoint(attacks.NAMES)
-    with pytest.raises(ConfigError, match=r"f: figures\.mine\.kind"):
+    with pytest.raises(errors.ConfigError, match=r"f: figures\.mine\.kind"):
         drawings.read({"figures": {"mine": {}}}, "f", rows)
     study = Study("tiny", "Tiny", "Made up.", tuple(rows))
     assert drawings.find(study, "one_run") == Drawing("one_run", "one_run")
 
 
 @pytest.mark.slow
-def test_pflpipe_figures_draws_an_attack_from_finished_results_as_wide_as_the_study_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pflpipe_figures_draws_an_attack_from_finished_results_as_wide_as_asked(
+    tmp_path, monkeypatch
+):
     figures = (Drawing("one_run", "one_run", width=3.3),)
     study = Study("tiny", "Tiny", "Made up.", (Row(private(2.0)),), figures=figures)
     fake_attacks.write(study, tmp_path)
@@ -108,17 +99,8 @@ def test_pflpipe_figures_draws_an_attack_from_finished_results_as_wide_as_the_st
         assert image.width == round(300 * 3.3)
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"metric": "global_own"}, "figures.membership: unknown key 'metric'; known: width"),
-        ({"width": 4}, "figures.membership.width; got 4; expected one of 3.3, 6.7"),
-        ({"width": 3.3}, None),
-    ],
-)
-def test_an_attacks_figure_takes_a_width_and_no_other_word(
-    given: dict[str, object], words: str | None
-) -> None:
+@pytest.mark.parametrize(("given", "words"), tabled.table("test_attack_figures"))
+def test_an_attacks_figure_takes_a_width_and_no_other_word(given, words):
     study = documents.read_yaml(ROOT / "studies/attacks_digits.yaml")
     found = documents.violations(study | {"figures": {"membership": given}}, documents.validator())
     assert [str(one.error) for one in found] == [words] * bool(words)

@@ -15,10 +15,8 @@ from pflpipe.study.load import load_study
 from test_workflow import STUDY, snakemake, write_project
 
 ROOT = Path(__file__).resolve().parents[2]
-SMALL = STUDY | {
-    "partition": {"kind": "dirichlet", "clients": 16, "alpha": 0.5, "min_size": 8},
-    "methods": [{"name": "local_only"}, {"name": "dp_fedavg"}],
-}
+SMALL = STUDY | {"methods": [{"name": "local_only"}, {"name": "dp_fedavg"}]}
+SMALL["partition"] = {"kind": "dirichlet", "clients": 16, "alpha": 0.5, "min_size": 8}
 FIGURE = "results/figures/tiny/{}.png"
 
 
