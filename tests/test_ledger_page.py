@@ -20,7 +20,6 @@ from pflpipe.errors import DataError
 from pflpipe.facts.departures import DEPARTURES
 from pflpipe.methods import registry
 from pflpipe.report import ledger_page
-from pflpipe.report.ledger_page import page, summary
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import tidy
 
@@ -41,10 +40,7 @@ def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
 
 
 def text_of(frame: pd.DataFrame, audits: pd.DataFrame = AUDITS) -> str:
-    return page(frame, audits, TEMPLATE)
-
-
-MARK = re.compile(r'class="([^"]*)"')
+    return ledger_page.page(frame, audits, TEMPLATE)
 
 
 def words_of(text: str, between: str = " ") -> str:
@@ -55,10 +51,11 @@ def words_of(text: str, between: str = " ") -> str:
 def marked(text: str) -> list[list[list[tuple[str, str]]]]:
     """The rows of all tables, each a list of (text, class) of its cells."""
     cell = re.compile(r"<t[dh]\b([^>]*)>(.*?)</t[dh]>", re.DOTALL)
+    mark = re.compile(r'class="([^"]*)"')
 
     def cells(row: str) -> list[tuple[str, str]]:
         found = cell.findall(row)
-        return [(words_of(words, ""), "".join(MARK.findall(inside))) for inside, words in found]
+        return [(words_of(words, ""), "".join(mark.findall(inside))) for inside, words in found]
 
     found = re.findall(r"<table\b.*?</table>", text, re.DOTALL)
     return [list(map(cells, re.findall(r"<tr\b.*?</tr>", one, re.DOTALL))) for one in found]
@@ -75,21 +72,13 @@ def about(text: str, method: str) -> str:
 
 def rows_of(text: str, method: str) -> list[list[str]]:
     """Rows of a method among those that depart as published."""
-    found: dict[str, list[list[str]]] = {}
-    name = ""
+    found, name = [], ""
     for row in tables(text)[0][1:]:
         if len(row) == 1:
             name = row[0].split(" (")[0].split()[-1]
-        else:
-            found.setdefault(name, []).append(row)
-    return found[method]
-
-
-def only(frame: pd.DataFrame, method: str, epsilon: float | None = None) -> pd.DataFrame:
-    chosen = frame["method"] == method
-    if epsilon is not None:
-        chosen &= frame["epsilon_target"] == epsilon
-    return frame[chosen].copy()
+        elif name == method:
+            found.append(row)
+    return found
 
 
 # ---------------------------------------------------------------- in short
@@ -102,7 +91,7 @@ def test_seven_lines_say_what_holds_what_does_not_and_what_it_costs(frame):
         own = (changed["method"] == "feddpa") & (changed["epsilon_target"] == epsilon)
         changed.loc[own & (changed["claim"] == "nominal"), "personal_own"] = 80.0
         changed.loc[own & (changed["claim"] == "certified"), "personal_own"] = sound
-    found = list(summary(changed, AUDITS))
+    found = list(ledger_page.summary(changed, AUDITS))
     assert len(found) == 7
     said = dict(found)
     assert {term: said[term] for term in TABLES["SUMMARY"]} == TABLES["SUMMARY"]
@@ -124,15 +113,12 @@ def test_a_method_is_shown_with_what_it_does_as_published_in_words(frame):
 
 def test_published_and_sound_stand_together_with_what_each_is_worth(frame):
     rows = rows_of(text_of(frame), "feddpa")
-    assert [row[:8] for row in rows[:2]] == [
-        ["ε = 2, δ = 0.001", "published: paper", "nominal", "2 (nominal)", "∞", "∞", "∞", "∞"],
-        ["", "sound: strict", "certified", "–", "2", "3", "12", "5"],
-    ]
+    assert [row[:8] for row in rows[:2]] == TABLES["PUBLISHED AND SOUND"]
     assert [row[0] for row in rows] == ["ε = 2, δ = 0.001", "", "ε = 8, δ = 0.001", ""]
 
 
 def test_the_cost_is_the_mean_difference_of_the_same_seeds(frame):
-    changed = only(frame, "feddpa", 2.0)
+    changed = frame.query("method == 'feddpa' and epsilon_target == 2.0").copy()
     published, sound = changed["claim"] == "nominal", changed["claim"] == "certified"
     changed.loc[published, ["seed", "personal_own"]] = [[2, 90.0], [0, 80.0], [1, 70.0]]
     changed.loc[sound, ["seed", "personal_own"]] = [[0, 77.0], [1, 69.0], [2, 88.0]]
@@ -153,7 +139,7 @@ def test_what_was_not_run_is_called_so_and_counted_where_it_can_be(frame):
 
 
 def test_a_published_run_is_compared_with_the_sound_one_of_the_same_settings(frame):
-    base = only(frame, "feddpa", 2.0)
+    base = frame.query("method == 'feddpa' and epsilon_target == 2.0").copy()
     base["personal_own"] = [73.0 if claim == "nominal" else 70.0 for claim in base["claim"]]
     wide = base.assign(clip_norm=3.0, personal_own=50.0)
     costs = [row[-2] for row in rows_of(text_of(pd.concat([base, wide])), "feddpa")[1::2]]
@@ -177,12 +163,7 @@ def test_every_setting_has_a_part_of_its_own(frame):
     text = text_of(pd.concat([frame, frame.assign(alpha=1.0), frame.assign(study="other")]))
     headings = dict(re.findall(r'<h2 id="([\w-]+)">(.*?)</h2>', text))
     assert re.findall(r'<a href="#([\w-]+)">', text) == list(headings)[2:]
-    rest = "12 clients, sampling rate 1, 4 rounds, mlp-32"
-    assert list(headings.values())[3:-1] == [
-        f"tiny: digits, dirichlet partition (α = 0.3); {rest}",
-        f"tiny: digits, dirichlet partition (α = 1); {rest}",
-        f"other: digits, dirichlet partition (α = 0.3); {rest}",
-    ]
+    assert list(headings.values())[3:-1] == TABLES["HEADINGS"]
 
 
 # ---------------------------------------------------------------- the audit
@@ -196,15 +177,11 @@ def test_an_audit_says_which_claim_it_refuted_and_what_it_showed(frame):
 
 
 def test_methods_whose_releases_are_alike_share_the_words_of_their_audit(frame):
-    alike = (only(frame, "dp_fedavg").assign(method=name) for name in ("fedper", "centaur"))
-    more = pd.concat([frame, *alike])
+    one = frame.query("method == 'dp_fedavg'")
+    more = pd.concat([frame, one.assign(method="fedper"), one.assign(method="centaur")])
     audits = pd.concat([AUDITS, AUDITS.iloc[:1].assign(method="fedper")])
     found = re.findall(r"<li><code>([^<]*)</code>: (.*?)</li>", text_of(more, audits))
-    words = (
-        "Noisy sums: ε = 8 at δ = 0.02 not refuted; one client moves a release 0.99 times as "
-        "far as that covers; ε ≥ 7.15 shown"
-    )
-    assert found == [("dp_fedavg, fedper", words), ("centaur", "none")]
+    assert found == [("dp_fedavg, fedper", TABLES["ALIKE"]), ("centaur", "none")]
 
 
 def test_an_audit_of_a_release_holds_for_it_however_its_noise_was_calibrated(frame):
@@ -229,7 +206,7 @@ def test_the_full_ledger_has_one_line_for_each_method_variant_profile_and_budget
 
 
 def test_of_the_seeds_the_worst_number_counts(frame):
-    changed = only(frame, "dp_fedavg", 2.0)
+    changed = frame.query("method == 'dp_fedavg' and epsilon_target == 2.0").copy()
     changed["epsilon_central"] = [2.0, 2.004, 1.0]
     changed["noise_multiplier_effective"] = [9.0, 8.3399, 10.0]
     header, row = tables(text_of(changed))[-1]
@@ -237,19 +214,12 @@ def test_of_the_seeds_the_worst_number_counts(frame):
     assert row[header.index("σ, central")] == "8.33"
 
 
-def test_the_cost_of_a_search_names_its_runs(frame):
-    changed = only(frame, "dp_fedavg").assign(epsilon_with_search=5.5, search_runs=6)
-    assert [row[-5] for row in tables(text_of(changed))[-1][1:]] == ["5.5 (6 runs)"] * 2
-    found = dict(summary(changed, AUDITS))
-    assert found["with the search"] == "ε is at most 5.5 if its runs are counted"
-
-
-def test_a_search_on_other_clients_has_no_epsilon_and_says_why(frame):
-    others = {"search_runs": 6, "search_not_counted": "its clients were others"}
-    changed = only(frame, "dp_fedavg").assign(**others)
-    assert [row[-5] for row in tables(text_of(changed))[-1][1:]] == ["none (other clients)"] * 2
-    found = dict(summary(changed, AUDITS))
-    assert found["with the search"] == "no ε counts that of dp_fedavg: its clients were others"
+@pytest.mark.parametrize("case", TABLES["the cost of a search"])
+def test_the_cost_of_a_search_names_its_runs_or_why_there_is_none(frame, case):
+    columns, shown, said = TABLES["the cost of a search"][case].values()
+    changed = frame.query("method == 'dp_fedavg'").assign(**columns)
+    assert [row[-5] for row in tables(text_of(changed))[-1][1:]] == [shown] * 2
+    assert dict(ledger_page.summary(changed, AUDITS))["with the search"] == said
 
 
 # ---------------------------------------------------------------- promises of the whole page

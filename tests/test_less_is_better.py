@@ -4,13 +4,11 @@ import html
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from PIL import Image
 
 import fake_audits
@@ -18,25 +16,18 @@ import fake_results
 from pflpipe.errors import ConfigError
 from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.pipeline import mlflow_runs
-from pflpipe.report import (
-    answer,
-    audit_table,
-    compare,
-    ledger_page,
-    report_page,
-    tidy,
-)
+from pflpipe.report import answer, audit_table, compare, ledger_page, report_page, tidy
 from pflpipe.report.figures import kinds, style
 from pflpipe.report.tables import write_study
 from pflpipe.study import ranking
-from pflpipe.study.study_spec import Drawing, Study
+from pflpipe.study.study_spec import Drawing
 
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "workflow/report"
 
 
 @pytest.fixture(scope="module")
-def errors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
+def errors(tmp_path_factory):
     """A study of an error with a published version, its results and its labels."""
     base = fake_results.BASE
     training = replace(base.training, evaluate_every=1, loss="squared_error")
@@ -54,14 +45,14 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> tuple[Study, Path]:
     return study, folder
 
 
-def drawn(errors: tuple[Study, Path], kind: str, frame: Any = None, **options: Any) -> Figure:
+def drawn(errors, kind, frame=None, **options):
     study, folder = errors
     with matplotlib.rc_context(fname=style.SHEET):
         drawing = Drawing(kind, kind, **options)
         return kinds.draw(study, drawing, folder / "results", folder / "data", frame)
 
 
-def words_of(page: str) -> str:
+def words_of(page):
     return re.sub("<style.*?</style>|<[^>]*>", " ", page, flags=re.DOTALL)
 
 

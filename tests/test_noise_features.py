@@ -38,10 +38,8 @@ def test_batchnorm_has_the_averages_of_the_training_images():
 
 @pytest.mark.parametrize("norm", noise_features.NORMS)
 def test_noise_of_this_deviation_is_added_to_every_parameter(norm):
-    clean, noisy = (
-        noise_features.extractor(noise_features.NORMS[norm], deviation, seed=0)
-        for deviation in (0.0, 0.2)
-    )
+    norm = noise_features.NORMS[norm]
+    clean, noisy = (noise_features.extractor(norm, spread, seed=0) for spread in (0.0, 0.2))
     pairs = zip(noisy.parameters(), clean.parameters(), strict=True)
     added = torch.cat([(one - other).detach().flatten() for one, other in pairs])
     assert added.numel() == 271_824

@@ -41,10 +41,8 @@ def test_who_sends_a_placebo_still_learns_at_home():
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A study in which a placebo has better numbers than all others, another placebo among them."""
-    folder = tmp_path_factory.mktemp("placebo")
+def test_a_placebo_is_a_line_of_the_table_and_neither_rival_nor_winner(tmp_path):
+    """It has better numbers than all others, another placebo among them."""
     study = fake_results.study(methods=("local_only", "dp_fedavg", "dp_fedavg_fb"), epsilons=(2.0,))
     rows = list(study.rows)
     for row in study.rows:
@@ -53,15 +51,10 @@ def made(tmp_path_factory):
             cell = dataclasses.replace(row.cell, training=training)
             rows.append(dataclasses.replace(row, cell=cell, variant="placebo"))
     study = dataclasses.replace(study, rows=tuple(rows))
-    results = fake_results.write(study, folder)
+    results = fake_results.write(study, tmp_path)
     frame = tidy(study, results)
     control = (frame["variant"] == "placebo") & (frame["method"] == "dp_fedavg_fb")
     frame.loc[control, "personal_own"] = [99.0, 99.1, 99.2]
-    return study, results, frame
-
-
-def test_a_placebo_is_a_line_of_the_table_and_neither_rival_nor_winner(made):
-    study, results, frame = made
     groups = comparison.groups(study, frame)
     control = comparison.find(groups, "dp_fedavg_fb (placebo)", "ε = 2")
     assert len(comparison.of_claim(groups, "placebo")) == 2

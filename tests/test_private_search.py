@@ -2,11 +2,8 @@
 
 import contextlib
 import dataclasses
-import io
-import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,22 +16,18 @@ import fake_results
 import malformed
 import pflpipe
 import tabled
-from pflpipe import json_records
-from pflpipe.cells import Cell, Privacy
+from pflpipe import cells, errors, json_records
 from pflpipe.checking import recomputed
-from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.files import read_json
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, cli, mlflow_runs, released, status
+from pflpipe.pipeline import certificate, mlflow_runs, released, status
 from pflpipe.privacy import accounting
 from pflpipe.privacy.ledger import Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.private_search import ORDERS, PrivateSearch
 from pflpipe.report import ledger_page, tables
 from pflpipe.seeds import derived_key
-from pflpipe.study import config, search
-from pflpipe.study.load import load_outline, load_study
-from pflpipe.study.study_spec import Outline
+from pflpipe.study import config, load, search
 
 TABLES = tabled.table("test_private_search")
 
@@ -44,51 +37,45 @@ HEADER = "cell,client,train_size,personal_own,personal_validation,personal_commo
 
 
 @pytest.fixture
-def outline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Outline:
+def outline(tmp_path, monkeypatch):
     malformed.write_good(tmp_path)
     monkeypatch.chdir(tmp_path)
     return changed()
 
 
-def whole(**changes) -> Outline:
+def whole(**changes):
     """The study with some of its keys changed."""
     malformed.write(Path("studies/good.yaml"), STUDY | changes)
-    return load_outline("good")
+    return load.load_outline("good")
 
 
-def changed(**of_search) -> Outline:
+def changed(**of_search):
     return whole(search=STUDY["search"] | of_search)
 
 
-def trying(seeds: Sequence[int] = (100,), **private) -> Outline:
+def trying(seeds=(100,), **private):
     """The study with many trials."""
     return changed(private={"trials": 60} | private, seeds=list(seeds))
 
 
-def by_rate(cell: Cell) -> float:
-    return 100 * min(cell.training.lr, 1)
-
-
-def by_rate_and_bound(cell: Cell) -> float:
-    return 80 * cell.training.lr + 10 * (cell.privacy.clip_norm or 0)
-
-
-def write_scores(outline: Outline, reached: Callable[[Cell], float] = by_rate) -> Path:
-    """Make scores in which three clients have this validation accuracy."""
+def write_scores(outline, of_rate=100, of_bound=0):
+    """Make scores in which the validation accuracy of three clients follows rate and clip bound."""
     results = fake_results.write(outline.search, Path())
     for method in outline.search.methods:
-        own = [cell for cell in outline.search.cells if cell.method == method]
-        pairs = itertools.product(own, range(3))
-        lines = [[cell.id, client, 9, 50, reached(cell), 50, ""] for cell, client in pairs]
+        lines = []
+        for cell in (cell for cell in outline.search.cells if cell.method == method):
+            bound = cell.privacy.clip_norm or 0
+            reached = of_rate * min(cell.training.lr, 1) + of_bound * bound
+            lines += [[cell.id, client, 9, 50, reached, 50, ""] for client in range(3)]
         fake_results.write_csv(results / f"scores/good/search/{method}.csv", HEADER, lines)
     return results
 
 
-def of(study: str = "feddpa", *, outline: Outline):
+def of(study="feddpa", *, outline):
     return next(line for line in outline.searched if line.method == study)
 
 
-def gaussian(multiplier: float, **words) -> Plan:
+def gaussian(multiplier, **words):
     given = {"sample_rate": 1.0, "rounds": 1, "delta": 1e-5, "clients": 100} | words
     return Plan("gaussian", 2, 1.0, multiplier, adaptive=None, **given)
 
@@ -128,12 +115,7 @@ def test_every_trial_is_a_run_of_its_own_and_candidates_are_drawn_with_replaceme
     assert len(line.candidates) == 6 < len(trials), "some candidate is tried again"
 
 
-def test_trials_draw_afresh_for_each_method(outline):
-    first, second = (tries(of(name, outline=trying())) for name in ("fedavg", "feddpa"))
-    assert first != second
-
-
-def tries(line) -> list[list[int]]:
+def tries(line):
     """The seeds of the trials of every candidate."""
     return [[row.cell.seed for row in candidate.trials] for candidate in line.candidates]
 
@@ -161,9 +143,14 @@ def test_no_two_searches_share_a_run_where_their_methods_train_alike(outline):
     assert keys[0].isdisjoint(keys[1])
 
 
-@pytest.mark.parametrize("other", [{"seeds": [101]}, {"score_noise": 2}], ids=["seed", "law"])
+OTHERS = {"seed": {"seeds": [101]}, "law": {"score_noise": 2}, "method": {}}
+
+
+@pytest.mark.parametrize("other", OTHERS)
 def test_another_search_draws_other_trials(outline, other):
-    assert tries(of(outline=trying())) != tries(of(outline=trying(**other)))
+    method = "fedavg" if other == "method" else "feddpa"
+    changed = of(method, outline=trying(**OTHERS[other]))
+    assert tries(of(outline=trying())) != tries(changed)
 
 
 def test_rows_at_further_seeds_leave_the_trials_as_they_are(outline):
@@ -185,17 +172,17 @@ def test_number_and_candidates_follow_from_the_keys_of_the_noise_and_from_nothin
 
 @pytest.mark.parametrize(("wrong", "words"), TABLES["what would void the guarantee is refused"])
 def test_what_would_void_the_guarantee_is_refused(outline, wrong, words):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(errors.ConfigError) as raised:
         changed(**wrong)
     assert words in str(raised.value)
 
 
 def test_a_pure_guarantee_is_refused_before_anything_trains(outline):
     laplace = {"mechanism": "laplace", "epsilon": 8, "delta": 1e-5, "clip_norm": 1}
-    with pytest.raises(ConfigError, match="private search"):
+    with pytest.raises(errors.ConfigError, match="private search"):
         whole(privacy=laplace)
     pure = dataclasses.replace(gaussian(1.0), mechanism="laplace", norm=1)
-    with pytest.raises(PrivacyError, match="gaussian"):
+    with pytest.raises(errors.PrivacyError, match="gaussian"):
         PrivateSearch(8).epsilon(pure, pure, 1e-5)
 
 
@@ -233,7 +220,7 @@ def test_the_best_trial_is_chosen_and_nothing_is_kept_of_the_others(outline, ran
     line = of(outline=outline)
     tried = [candidate for candidate in line.candidates if candidate.trials]
     best = max(tried, key=lambda candidate: candidate.values["training.lr"])
-    study = load_study("good")
+    study = load.load_study("good")
     (chosen,) = {row.chosen.index for row in study.rows if row.cell.method == "feddpa"}
     assert line.candidates[chosen] is best
     record = read_json("results/searches/good.json")["lines"][0]
@@ -249,7 +236,7 @@ def test_large_noise_on_scores_can_choose_another_trial(outline):
     asked = trying(score_noise=1000, seeds=[101])
     results = write_scores(asked)
     search.write(asked, results, asked.choices(results))
-    chosen = {row.cell.method: row.cell.training.lr for row in load_study("good").rows}
+    chosen = {row.cell.method: row.cell.training.lr for row in load.load_study("good").rows}
     tried = {line.method: line.candidates for line in asked.searched}
     best = {name: max(one.values["training.lr"] for one in some) for name, some in tried.items()}
     assert chosen != best
@@ -257,13 +244,11 @@ def test_large_noise_on_scores_can_choose_another_trial(outline):
 
 # What is shown
 
-COMMANDS = ("validate", "studies", "cost good", "plan good", "rank good --all")
 
-
-def shown(folder: Path, repeats: int, numbers: slice) -> dict[str, str]:
+def shown(folder, repeats, numbers, ran):
     """What anybody is shown of a study whose search tried these candidates so often."""
 
-    def draw(self, candidates: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    def draw(self, candidates, rng):
         drawn = list(range(candidates))[numbers] * repeats
         return drawn, list(range(len(drawn)))
 
@@ -274,22 +259,19 @@ def shown(folder: Path, repeats: int, numbers: slice) -> dict[str, str]:
     malformed.write(folder / "studies/good.yaml", STUDY | TABLES["SHOWN"])
     with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
         patch.setattr(PrivateSearch, "draw", draw)
-        return dict(_shown(patch))
+        return dict(_shown(ran))
 
 
-def _shown(patch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
-    outline = load_outline("good")
-    results = write_scores(outline, by_rate_and_bound)
+def _shown(ran):
+    outline = load.load_outline("good")
+    results = write_scores(outline, 80, 10)
     search.write(outline, results, outline.choices(results))
-    study = load_study("good")
+    study = load.load_study("good")
     fake_results.write(study, Path())
     fake_audits.write(results / "audits")
     fake_audits.claim_truly(results / "audits")
-    for command in COMMANDS:
-        patch.setattr("sys.argv", ["pflpipe", *command.split()])
-        with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.raises(SystemExit):
-            cli.main()
-        yield command.split()[0], printed.getvalue()
+    for command in ("validate", "studies", "cost good", "plan good", "rank good --all"):
+        yield command.split()[0], ran(*command.split()).out
     yield "status", "".join(status.lines(config.load()))
     yield "choice", outline.choices(results).read_text()
     table = results / "tables/good.csv"
@@ -311,12 +293,12 @@ def _shown(patch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
     yield "mlflow", "".join(run.digest for run in mlflow_runs.of_study(study, results))
 
 
-def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(tmp_path):
+def test_nothing_that_is_shown_tells_how_many_trials_there_were_or_of_what(tmp_path, ran):
     """One trial of the candidate that will be chosen, and three of every candidate. What is shown
     is the expected number: three searches (FedAvg has no budget) of eight trials, and as many
     rows."""
-    one = shown(tmp_path / "one", 1, slice(-1, None))
-    many = shown(tmp_path / "many", 3, slice(None))
+    one = shown(tmp_path / "one", 1, slice(-1, None), ran)
+    many = shown(tmp_path / "many", 3, slice(None), ran)
     assert all(one.values())
     assert [kind for kind in one if one[kind] != many[kind]] == []
     for kind, words in TABLES["what is shown is the expected number of trials"]:
@@ -344,7 +326,7 @@ def test_no_outcome_of_the_best_of_trials_is_more_telling_than_the_bound(distrib
     gamma = private.gamma
     y = np.linspace(-14 * noise, 14 * noise + 1, 40_001)
 
-    def log_best(mean: float) -> np.ndarray:
+    def log_best(mean):
         left = 1 - (1 - gamma) * stats.norm.cdf(y, mean, noise)
         slope = gamma / left**2
         if distribution == "logarithmic":
@@ -368,7 +350,7 @@ def test_no_outcome_of_the_best_of_trials_is_more_telling_than_the_bound(distrib
 @pytest.mark.parametrize("rate", [1.0, 0.1])
 @pytest.mark.parametrize("epsilon", [2, 8])
 def test_runs_and_choice_cost_at_most_three_times_one_run(epsilon, rate):
-    request = Privacy("gaussian", epsilon=epsilon, delta=1e-5, clip_norm=1.0)
+    request = cells.Privacy("gaussian", epsilon=epsilon, delta=1e-5, clip_norm=1.0)
     plan = accounting.make_plan(request, rounds=60, sample_rate=rate, clients=3_200)
     for distribution in DISTRIBUTIONS:
         both = PrivateSearch(16, distribution).epsilon(plan, plan, 1e-5)
