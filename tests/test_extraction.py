@@ -197,8 +197,7 @@ def test_the_ledger_of_a_private_run_names_where_its_features_are_from(warning):
     assert len({one.plan_id for one in cells}) == 3
 
 
-def test_a_study_names_the_file_relative_to_its_own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_study_names_the_file_relative_to_its_own_folder(here):
     block = {"kind": "file", "file": "../made/a.npz", "made_by": "a network"}
     Path("studies").mkdir()
     malformed.write(Path("studies/tiny.yaml"), STUDY | {"features": block})
@@ -251,8 +250,7 @@ REFUSED = tabled.table("no_features")
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_has_no_features_is_refused_before_any_job(case, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_has_no_features_is_refused_before_any_job(case, here):
     block, changes, message = REFUSED[case].values()
     labels = np.arange(60) % 3
     np.savez("own.npz", train_images=pictures(60, 10, 12), train_labels=labels)

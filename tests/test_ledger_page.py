@@ -21,7 +21,6 @@ from pflpipe.facts.departures import DEPARTURES
 from pflpipe.methods import registry
 from pflpipe.report import ledger_page
 from pflpipe.report.tables import write_study
-from pflpipe.report.tidy import tidy
 
 TABLES = tabled.table("test_ledger_page")
 
@@ -34,9 +33,8 @@ AUDITS["departures"] = AUDITS["departures"].replace("official", "+".join(OFFICIA
 
 
 @pytest.fixture(scope="module")
-def frame(tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
-    study = fake_results.study(methods=METHODS)
-    return tidy(study, fake_results.write(study, tmp_path_factory.mktemp("tree")))
+def study():
+    return fake_results.study(methods=METHODS)
 
 
 def text_of(frame: pd.DataFrame, audits: pd.DataFrame = AUDITS) -> str:

@@ -37,9 +37,7 @@ HEADER = "cell,client,train_size,personal_own,personal_validation,personal_commo
 
 
 @pytest.fixture
-def outline(tmp_path, monkeypatch):
-    malformed.write_good(tmp_path)
-    monkeypatch.chdir(tmp_path)
+def outline(good):
     return changed()
 
 

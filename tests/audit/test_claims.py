@@ -218,16 +218,15 @@ WORDS = ("--clients", "10", "--noise-multiplier", "1", "--delta", "1e-5", "--dim
 QUICK = ("--seconds", "2")
 
 
-def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(ran, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(ran, here):
     assert ran("init", "--audit").out.startswith("my_release.py: written\nnext: ")
-    file = tmp_path / "my_release.py"
+    file = here / "my_release.py"
     with file.open("a") as text:
         text.write('\nwith open("ran", "a") as log:\n    log.write("once")\n')
     printed = ran("audit", "my_release.py:release", *WORDS, *QUICK, "--fields").out
     assert printed.startswith("this audit finds nothing against epsilon 4.4 ")
     assert "verdict              kept\n" in printed
-    assert (tmp_path / "ran").read_text() == "once"
+    assert (here / "ran").read_text() == "once"
     text = file.read_text()
     assert "CLIP_NORM, NOISE_MULTIPLIER = 1.0, 1.0" in text
     file.write_text(text.replace("= 1.0, 1.0", "= 1.0, 0.5"))
@@ -238,9 +237,8 @@ def test_the_file_of_init_is_kept_and_half_its_noise_is_refuted(ran, tmp_path, m
 
 
 @pytest.mark.parametrize(("text", "words"), TABLES["refused files"])
-def test_what_cannot_be_tried_is_one_line_and_exit_code_2(text, words, ran, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my_release.py").write_text(text)
+def test_what_cannot_be_tried_is_one_line_and_exit_code_2(text, words, ran, here):
+    (here / "my_release.py").write_text(text)
     printed = ran("audit", "my_release.py:release", *WORDS, code=2)
     assert printed.out == ""
     (line,) = printed.err.splitlines()
