@@ -235,12 +235,12 @@ def test_clients_send_what_they_send_without_canaries_and_hear_of_themselves_alo
     canaries' are."""
     run = world("feddpa", named=OFFICIAL, rounds=1)
     game = one_run.Game("some key")
-    _, ((_, _, told), *_), _ = spied(dataclasses.replace(run, release=game.release))
+    _, ((_, _, said), *_), _ = spied(dataclasses.replace(run, release=game.release))
     _, ((uploads, _, expected), *_), _ = spied(run)
-    assert_equal(told.clean, expected.clean, 0)
-    for tree in (told.messages, told.clean):
+    assert_equal(said.clean, expected.clean, 0)
+    for tree in (said.messages, said.clean):
         assert {len(value) for value in tree.values()} == {4}
-    assert torch.equal(told.norms, expected.norms)
+    assert torch.equal(said.norms, expected.norms)
     assert set(uploads.extras) == {"size"}
 
 
