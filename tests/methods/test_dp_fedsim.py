@@ -105,14 +105,12 @@ def test_thresholds_follow_the_spread_of_each_layer():
 
 
 def test_mean_cosine_is_by_layer_and_alike_where_there_is_nothing_to_compare_with():
+    names = "a.weight", "b.weight", "c.weight"
     for ours, theirs, alike in (
         ([[3.0, 4.0], [1.0, 0.0], [0.0, 0.0]], [[4.0, 3.0], [0.0, 0.0], [1.0, 1.0]], 0.96 + 1 + 0),
         ([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]], [[-2.0, 0.0], [5.0, 5.0], [0.0, 0.0]], -1 + 1 + 1),
     ):
-        one, other = (
-            dict(zip(("a.weight", "b.weight", "c.weight"), torch.tensor(rows), strict=True))
-            for rows in (ours, theirs)
-        )
+        one, other = (dict(zip(names, torch.tensor(t), strict=True)) for t in (ours, theirs))
         assert module.mean_cosine(one, other).item() == pytest.approx(alike / 3)
 
 

@@ -271,10 +271,6 @@ def test_our_own_methods_are_the_files_that_are_there():
 @pytest.mark.pipeline
 def test_another_process_finds_the_method_by_the_cell_alone(project):
     program = project / "program.py"
-    program.write_text(
-        "import json, sys; from pflpipe.cells import Cell; from pflpipe.methods import registry;"
-        "cell = Cell.from_dict(json.loads(sys.argv[1]));"
-        "print(registry.of(cell).about.title, registry.key(cell))"
-    )
+    program.write_text(TABLES["PROGRAM"])
     found = called(warm.with_torch(), program, json.dumps(cell_of().to_dict()), folder=project)
     assert found.stdout.split() == ["Mine", registry.key(cell_of())]

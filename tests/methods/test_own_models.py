@@ -1,10 +1,13 @@
-"""Methods whose clients keep a model of their own beside the shared one (Ditto, APFL) or make one
-of it (pFedMe): rounds against independent NumPy programs, and what they share with others."""
+"""Methods whose clients keep a model or a head of their own beside the shared one (Ditto, APFL,
+MR-MTL, PPSGD) or make one of it (pFedMe): rounds against NumPy programs, and what they share with
+others."""
 
 import numpy as np
 import pytest
+import torch
 
 import numpy_mlp
+import simulations
 from pflpipe.simulation import rounds
 from pflpipe.trees import within
 from simulations import LINEAR, assert_equal, finished, linear, personal_models, plan, simulation
@@ -128,3 +131,89 @@ def test_one_step_of_pfedme_on_h_followed_to_its_end_is_dp_fedavg():
     assert_equal(found.params, expected.params, 1e-12)
     losses = [[row["loss"] for row in each.rows] for each in (found, expected)]
     np.testing.assert_allclose(*losses, rtol=1e-12)
+
+
+@pytest.mark.parametrize("anchor", ["own", "server"])
+def test_golden_rounds_and_personal_models_of_mr_mtl(anchor):
+    """From the second round on a client starts away from the mean."""
+    world = linear("mr_mtl", {"weight": WEIGHT, "anchor": anchor}, CLIP, LR, rounds=2)
+    own = {}
+
+    def trained(mean, client, round):
+        begin, slope = own.get(client, mean), numpy_mlp.pulled(WEIGHT, mean)
+        return numpy_mlp.local_pass(world, client, round, begin, slope, lr=LR)
+
+    def update(mean, client, round):
+        before = own.get(client, mean)
+        own[client] = trained(mean, client, round)
+        return numpy_mlp.less(own[client], before if anchor == "own" else mean)
+
+    done, mean = numpy_mlp.assert_golden(world, update)
+    numpy_mlp.assert_close(done.states, [own[client] for client in range(4)])
+    expected = [trained(mean, client, 2) for client in range(4)]
+    numpy_mlp.assert_close(personal_models(world, done), expected)
+
+
+def test_who_takes_no_step_in_mr_mtl_sends_zeros_however_far_the_mean_is():
+    """One client has no rows, and one fewer than a batch."""
+    settings = {"sizes": (5, 0, 3), "drop_last": True, "backend": "vmap"}
+    world = simulation("mr_mtl", {"anchor": "server"}, **settings)
+    _, seen, states = simulations.spied(world)
+    params, own = states[-2]
+    assert all((own[name][1] != params[name]).any() for name in params)
+    for uploads, _, _ in seen:
+        for value in uploads.update.values():
+            assert value[0].any()
+            assert not value[1:].any()
+
+
+def test_without_clip_and_noise_the_server_of_mr_mtl_has_the_mean_of_all_models():
+    """Of all clients, of whom half are drawn in each round."""
+    quiet = plan(sample_rate=0.5, rounds=4, clip_norm=1e9, noise_multiplier=0.0)
+    world = simulation("mr_mtl", {"weight": 0.5}, plan=quiet)
+    done = finished(world)
+    means = {name: value.mean(0) for name, value in done.states.items()}
+    assert max(float((done.states[name] - means[name]).abs().max()) for name in means) > 0.1
+    assert_equal(done.params, means)
+
+
+HEAD_PHASE = {"head_epochs": 2, "head_lr": 0.3, "head_momentum": 0.5, "head_weight_decay": 0.1}
+OF_HEAD = {"lr": 0.3, "momentum": 0.5, "decay": 0.1}
+
+
+def summed(w, own):
+    return w | {name: w[name] + own[name] for name in numpy_mlp.HEAD}
+
+
+def test_golden_round_and_personal_models_of_ppsgd():
+    world = simulations.quiet("ppsgd", HEAD_PHASE, clip_norm=CLIP, rounds=1, lr=LR)
+    begun = simulations.shaken(rounds.start(world), np.random.default_rng(3))
+    own = [numpy_mlp.arrays(begun.states, client) for client in range(4)]
+
+    def own_head(w, client, round):
+        def slope(v, x, y):
+            return numpy_mlp.gradient(summed(w, v), x, y)
+
+        head = own[client]
+        return numpy_mlp.local_pass(world, client, round, head, slope, "head", **OF_HEAD)
+
+    def update(w, client, round):
+        own[client] = own_head(w, client, round)
+
+        def slope(v, x, y):
+            return numpy_mlp.gradient(summed(v, own[client]), x, y)
+
+        return numpy_mlp.less(numpy_mlp.local_pass(world, client, round, w, slope, lr=LR), w)
+
+    done, w = numpy_mlp.assert_golden(world, update, begun=begun)
+    numpy_mlp.assert_close(done.states, own)
+    models = [summed(w, own_head(w, client, 1)) for client in range(4)]
+    numpy_mlp.assert_close(personal_models(world, done), models)
+
+
+def test_the_own_head_of_ppsgd_is_trained_by_the_optimizer_that_is_named():
+    values = {"head_optimizer": "adam", "head_lr": 0.01}
+    world = simulation("ppsgd", values, sizes=(3,), plan=plan(1, rounds=1))
+    own = finished(world).states["head.bias"][0]
+    # Adam's first step has size lr.
+    torch.testing.assert_close(own.abs(), torch.full_like(own, 0.01), rtol=1e-6, atol=0)
