@@ -69,17 +69,6 @@ def test_training_averages_and_tests_are_those_of_torch():
     torch.testing.assert_close(network.body(params | averages, x, None), theirs)
 
 
-def test_a_small_minibatch_counts_for_its_rows():
-    network, params = network_and_params()
-    x = normal(9, *SHAPE)
-    first = torch.nn.functional.conv2d(x.movedim(-1, 1), params["conv1.weight"], padding=1)
-    averages = network.averages(params, passes(x, 7, 2))
-    torch.testing.assert_close(averages["norm1.mean"], first.mean((0, 2, 3)))
-    variances = [part.movedim(1, 0).flatten(1).var(1) for part in (first[:7], first[7:])]
-    expected = (7 * variances[0] + 2 * variances[1]) / 9
-    torch.testing.assert_close(averages["norm1.variance"], expected)
-
-
 def test_a_channel_of_one_number_is_its_own_mean_without_variance():
     """The last layers of a resnet18 see one pixel of an image of 8 x 8."""
     network = networks.build(Model("resnet18", normalisation="batch"), (8, 8, 1), 2)

@@ -443,10 +443,9 @@ def test_every_epoch_visits_every_row_once(size, epochs, batch_size, shuffled):
 @OFTEN
 @given(st.integers(0, 40), st.integers(0, 3), st.integers(0, 45))
 def test_what_is_dropped_is_the_step_of_each_epoch_that_is_not_full(size, epochs, batch_size):
-    cut, whole = (
-        Rows.epochs(np.arange(size), epochs, batch_size, np.random.default_rng(0), drop_last=drops)
-        for drops in (True, False)
-    )
+    given = np.arange(size), epochs, batch_size
+    whole = Rows.epochs(*given, np.random.default_rng(0))
+    cut = Rows.epochs(*given, np.random.default_rng(0), drop_last=True)
     full = whole.count == (batch_size or size)
     if batch_size:
         assert full.sum() == epochs * (size // batch_size)
@@ -457,10 +456,9 @@ def test_what_is_dropped_is_the_step_of_each_epoch_that_is_not_full(size, epochs
 @OFTEN
 @given(st.integers(0, 40), st.integers(1, 30), st.integers(0, 45), st.booleans())
 def test_steps_are_the_first_ones_of_enough_epochs(size, steps, batch_size, drop_last):
-    cut, many = (
-        make(np.arange(size), steps, batch_size, np.random.default_rng(0), drop_last=drop_last)
-        for make in (Rows.steps, Rows.epochs)
-    )
+    given, drops = (np.arange(size), steps, batch_size), {"drop_last": drop_last}
+    cut = Rows.steps(*given, np.random.default_rng(0), **drops)
+    many = Rows.epochs(*given, np.random.default_rng(0), **drops)
     assert len(cut.count) == (steps if len(many.count) else 0)
     assert cut.index.tolist() == many.index[:steps].tolist()
     assert cut.count.tolist() == many.count[:steps].tolist()

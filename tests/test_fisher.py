@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pflpipe import cells
+import tabled
+from pflpipe import cells, options
 from pflpipe.learning import networks
 from pflpipe.learning.fisher import fisher
 from pflpipe.learning.solvers import Batch, Schedule
@@ -16,14 +17,8 @@ from pflpipe.trees import Tree
 from simulations import simulation
 
 NETWORKS = {
-    "mlp": (cells.Model("mlp", (4, 3)), (5,)),
-    "linear": (cells.Model("mlp", ()), (5,)),
-    "embedding": (cells.Model("embedding", (4,), items=5), (5,)),
-    "cnn_cifar": (cells.Model("cnn_cifar"), (32, 32, 3)),
-    "cnn_centaur": (cells.Model("cnn_centaur"), (32, 32, 3)),
-    "cnn_femnist": (cells.Model("cnn_femnist"), (28, 28, 1)),
-    "resnet20": (cells.Model("resnet20"), (8, 8, 3)),
-    "resnet20 of option A": (cells.Model("resnet20", shortcut="padding"), (8, 8, 3)),
+    name: (options.build(cells.Model, model), tuple(shape))
+    for name, (model, shape) in tabled.table("test_fisher").items()
 }
 ROWS = ((0, 1, 2), (3, 4, 0))
 """Two steps; the last place of the second is padding."""

@@ -50,15 +50,9 @@ def clients(columns: int = 1, classes: bool = False) -> list[tuple[np.ndarray, n
 
 def trained(method: str, given: Any = None, training: Any = SQUARED, **settings: Any) -> Any:
     noise = cells.Privacy(noise_multiplier=1.0, delta=1e-3, clip_norm=0.5)
-    settings = {"model": cells.Model("mlp", (6,)), "dtype": torch.float64} | settings
-    return pflpipe.train(
-        method,
-        given or clients(),
-        training=training,
-        privacy=noise if registry.info(method).about.private else None,
-        secret="a",
-        **settings,
-    )
+    usual = {"model": cells.Model("mlp", (6,)), "dtype": torch.float64, "secret": "a"}
+    usual["privacy"] = noise if registry.info(method).about.private else None
+    return pflpipe.train(method, given or clients(), training=training, **(usual | settings))
 
 
 # ---------------------------------------------------------------- losses and networks

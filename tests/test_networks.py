@@ -266,20 +266,9 @@ def test_vectors_of_tokens_start_as_those_of_torch():
     assert abs(values.std() - 1) < 5 * 5400**-0.5
 
 
-DEEP = {"conv1": 27, "stage3.block1.shortcut": 32, "stage3.block3.conv2": 576, "head": 64}
-
-
-@pytest.mark.parametrize(
-    ("network", "fan_in"),
-    [
-        (build("cnn_cifar"), {"conv1": 27, "conv2": 144, "fc1": 512, "head": 128}),
-        (TWINS["embedding"][0], {"embedding": 7, "head": 3}),
-        (build("gru", (9, 3), hidden=(16,)), {"gru": 16, "head": 16}),
-        (build("cnn_centaur"), {"conv1": 75, "conv2": 1600, "fc2": 384}),
-        (build("resnet20", COLOUR), DEEP),
-    ],
-)
-def test_initialisation_has_the_bounds_of_torch_modules(network, fan_in):
+@pytest.mark.parametrize(("model", "shape", "fan_in"), TABLES["FAN_IN"])
+def test_initialisation_has_the_bounds_of_torch_modules(model, shape, fan_in):
+    network = networks.build(options.build(cells.Model, model), tuple(shape), 10)
     params = network.init(torch.Generator().manual_seed(0))
     for name, number in fan_in.items():
         for part in ("weight", "bias"):

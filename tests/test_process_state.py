@@ -27,17 +27,11 @@ TEXTS = tabled.table("test_process_state")
 def state() -> list[Any]:
     """What is to stay as it was."""
     backends = torch.backends
-    return [
-        os.getcwd(),
-        signal.getsignal(signal.SIGTERM),
-        list(warnings.filters),
-        torch.get_default_dtype(),
-        torch.get_default_device(),
-        torch.get_float32_matmul_precision(),
-        torch.are_deterministic_algorithms_enabled(),
-        (backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32),
-        (backends.cudnn.benchmark, backends.cudnn.deterministic),
-    ]
+    of_process = [os.getcwd(), signal.getsignal(signal.SIGTERM), list(warnings.filters)]
+    kinds = [torch.get_default_dtype(), torch.get_default_device()]
+    products = [torch.get_float32_matmul_precision(), backends.cuda.matmul.allow_tf32]
+    of_cudnn = [getattr(backends.cudnn, n) for n in ("allow_tf32", "benchmark", "deterministic")]
+    return [of_process, kinds, products, of_cudnn, torch.are_deterministic_algorithms_enabled()]
 
 
 def imported() -> None:

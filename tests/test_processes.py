@@ -115,9 +115,7 @@ def test_runs_side_by_side_take_gpus_of_their_own_as_long_as_they_last(monkeypat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", every)
     processes.take_gpus("cuda", 2)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "40,41"
-
-
-def test_a_run_that_sees_no_more_gpus_than_it_needs_takes_none(monkeypatch):
+    # A run that sees no more than it needs takes none.
     monkeypatch.setattr(processes, "_held", [])
     for shown in ("", "7"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)

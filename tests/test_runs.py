@@ -330,17 +330,14 @@ def test_a_run_trains_and_tests_on_the_labels_of_a_shifted_partition(tmp_path):
         assert (labels[rows] == (arrays.train_labels[rows] + (i < 3)) % 10).all()
 
 
-def test_a_partition_of_another_number_of_clients_is_refused(tmp_path):
+def test_a_plan_or_a_partition_of_another_cell_is_refused(tmp_path):
+    for change in ({"clients": 5}, {"rounds": 3}, {"sample_rate": 1.0}):
+        cell = make_place(tmp_path, **change)
+        with pytest.raises(DataError, match="clients, rounds, sample rate; got"):
+            train_here(tmp_path, cell)
     cell = make_place(tmp_path)
     divide(tmp_path, cells.Partition("iid", 3))
     with pytest.raises(DataError, match="clients; got 3; expected 6"):
-        train_here(tmp_path, cell)
-
-
-@pytest.mark.parametrize("change", [{"clients": 5}, {"rounds": 3}, {"sample_rate": 1.0}], ids=str)
-def test_a_plan_of_another_cell_is_refused(tmp_path, change):
-    cell = make_place(tmp_path, **change)
-    with pytest.raises(DataError, match="clients, rounds, sample rate; got"):
         train_here(tmp_path, cell)
 
 

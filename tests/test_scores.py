@@ -138,16 +138,15 @@ class Interrupted:
     """Three runs on disk whose rows are made up, and who was computed; the third may fail."""
 
     def __init__(self, folder, monkeypatch):
-        self.out, self.computed = folder / "scores/s/m.csv", []
-        cells = [replace(fake_results.BASE, seed=seed) for seed in range(3)]
+        self.out, self.computed, self.places = folder / "scores/s/m.csv", [], []
         files = [folder / name for name in ("plan.json", "partition.npz", "data.npz")]
         for file in files:
             file.write_text(file.name)
-        self.places = []
-        for cell in cells:
-            run = folder / f"runs/{cell.seed}"
+        for seed in range(3):
+            run = folder / f"runs/{seed}"
             run.mkdir(parents=True)
             (run / "state.pt").write_text("state")
+            cell = replace(fake_results.BASE, seed=seed)
             self.places.append((cell, runs.Inputs(*files), run))
         monkeypatch.setattr(scores.runs, "simulate", lambda cell, *_, **__: cell.seed)
         monkeypatch.setattr(scores.runs, "load_final", lambda *_: None)
@@ -176,11 +175,11 @@ class Interrupted:
 def interrupted(tmp_path, monkeypatch):
     made = Interrupted(tmp_path, monkeypatch)
     made.stop()
-    assert not made.out.exists()
     return made
 
 
 def test_an_interrupted_evaluation_goes_on_with_the_runs_that_are_missing(interrupted):
+    assert not interrupted.out.exists()
     interrupted.evaluate()
     assert interrupted.computed == [2]
     found = interrupted.out.read_bytes()

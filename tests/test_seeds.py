@@ -12,7 +12,7 @@ from pflpipe import seeds
 from pflpipe.methods import registry
 from pflpipe.privacy.cohorts import sample_clients
 from pflpipe.privacy.plan import Plan
-from pflpipe.seeds import derived_key, numpy_rng, release_rng, seed_for
+from pflpipe.seeds import derived_key, release_rng
 from residual_runs import RAREST
 
 
@@ -20,14 +20,6 @@ def keyed_by(generator):
     """The 128 bits that a Philox generator is keyed by, as 0 and 1."""
     words = generator.bit_generator.state["state"]["key"]
     return np.unpackbits(np.asarray(words, dtype=np.uint64).view(np.uint8))
-
-
-def test_a_stream_is_the_same_again_whatever_is_drawn_beside_it():
-    first = release_rng("key", "noise", 3).random(5)
-    release_rng("key", "noise", 4).random(100)
-    assert np.array_equal(release_rng("key", "noise", 3).random(5), first)
-    assert np.array_equal(numpy_rng(7, "a", 1).random(5), numpy_rng(7, "a", 1).random(5))
-    assert 0 <= seed_for(7, "a", 1) < 2**63
 
 
 def test_all_128_bits_of_a_stream_follow_from_its_key_and_its_name():

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 
 from pflpipe import cells
-from pflpipe.learning import networks
 from pflpipe.learning.solvers import Batch
 from pflpipe.simulation import evaluation, rounds
 from simulations import simulation
@@ -118,9 +117,8 @@ def test_bf16_in_loop_and_vmap_agree_to_its_rounding(model):
 
 
 def test_networks_of_float64_are_not_rounded():
-    network = networks.build(cells.Model("mlp", (4,)), (5,), 3)
-    params = network.init(torch.Generator().manual_seed(0), torch.float64)
     world = simulation("dp_fedavg", precision="bf16")
+    params = world.network.init(torch.Generator().manual_seed(0), torch.float64)
     batch = next(iter(world.train.schedule(world.work(0, 0)["train"])))
     plain = simulation("dp_fedavg").task.loss(params, batch)
     assert torch.equal(world.task.loss(params, batch), plain)
