@@ -4,6 +4,7 @@ restored."""
 import contextlib
 import functools
 import importlib
+import json
 import operator
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
@@ -18,23 +20,12 @@ from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
 _Part = tuple[Callable[[], Any], Callable[[Any], object]]
 """How a part of the state of this process is read, and how it is written."""
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE
-# Of torch: getters and setters, then attributes. The old interface of precision (matmul_precision,
-# allow_tf32) also changes the new one that follows, and a backend's precision that of its layers.
-_TORCH_VALUES = (
-    "float32_matmul_precision",
-    "default_dtype",
-    "deterministic_debug_mode",
-    "num_threads",
+_SWITCHES: dict[str, list[str]] = json.loads(
+    Path(__file__).with_name("torch_switches.json").read_text(encoding="utf-8")
 )
-_TORCH_FLAGS = (
-    "backends.cuda.matmul.allow_tf32",
-    "backends.cudnn.allow_tf32",
-    "backends.fp32_precision",
-    "backends.cuda.matmul.fp32_precision",
-    *(f"backends.cudnn.{kind}fp32_precision" for kind in ("", "conv.", "rnn.")),
-    *(f"backends.mkldnn.{kind}fp32_precision" for kind in ("", "conv.", "rnn.", "matmul.")),
-    *(f"backends.cudnn.{name}" for name in ("enabled", "benchmark", "deterministic")),
-)
+"""Torch's defaults with a getter and a setter, then its attributes. The old interface of precision
+(matmul_precision, allow_tf32) also changes the new one that follows, and a backend's precision that
+of its layers."""
 
 
 @contextlib.contextmanager
@@ -144,9 +135,9 @@ def _of_torch() -> list[_Part]:
     bind = functools.partial
     parts: list[_Part] = []
     torch = importlib.import_module("torch")
-    for name in _TORCH_VALUES:
+    for name in _SWITCHES["set_by_function"]:
         parts.append((bind(_read, getattr(torch, f"get_{name}")), getattr(torch, f"set_{name}")))
-    for name in _TORCH_FLAGS:
+    for name in _SWITCHES["attributes"]:
         owner, _, flag = name.rpartition(".")
         holder = operator.attrgetter(owner)(torch)
         parts.append((bind(_read, getattr, holder, flag), bind(setattr, holder, flag)))
