@@ -68,7 +68,7 @@ def test_what_the_wheel_has_of_the_repository_is_no_copy():
 
 def test_the_wheel_has_the_package_its_schema_and_its_types(wheel):
     names = zipfile.ZipFile(wheel).namelist()
-    kinds = (".py", ".bib", ".json", ".md", ".yaml", ".txt", ".toml", ".typed", ".mplstyle")
+    kinds = (".py", ".pyi", ".bib", ".json", ".md", ".yaml", ".txt", ".toml", ".typed", ".mplstyle")
     package = (ROOT / "src/pflpipe").rglob("*")
     code = {str(file.relative_to(ROOT / "src")) for file in package if file.suffix in kinds}
     more = ["config.yaml", "Snakefile", "studies/quickstart.yaml", "envs/pflpipe.yaml"]
