@@ -8,7 +8,7 @@ an update, and parameters plus an update are parameters.
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NewType, TypeVar, cast
 
 import numpy as np
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 Tree = dict[str, Tensor]
+Tensors = Mapping[str, Tensor]
+"""A tree that is only read."""
 Params = NewType("Params", Tree)
 """Parameters of a model: the released global model, or a client's model."""
 Update = NewType("Update", Tree)
@@ -59,19 +61,35 @@ def norm(tree: Tree) -> Tensor:
     return length
 
 
+def flat(tree: Tensors) -> Tensor:
+    """Return all numbers of a tree in one vector."""
+    return torch.cat([value.reshape(-1) for value in tree.values()])
+
+
+def parted(rows: Tensor, shapes: Mapping[str, Sequence[int]]) -> Tree:
+    """Return ``rows [..., d]`` as tensors ``[..., *shape]`` of these shapes, in their order."""
+    parts = torch.split(rows, [math.prod(shape) for shape in shapes.values()], dim=-1)
+    named = zip(shapes, parts, strict=True)
+    return {name: part.reshape(*rows.shape[:-1], *shapes[name]) for name, part in named}
+
+
+def shapes(tree: Tensors) -> dict[str, tuple[int, ...]]:
+    """Return name -> shape of each tensor."""
+    return {name: tuple(value.shape) for name, value in tree.items()}
+
+
 def largest(scores: Tree, groups: Iterable[tuple[str, ...]], ratio: float) -> Tree:
     """Return a bool mask of the ``ceil(ratio d)`` largest of the d scores in each group of names,
     ratio in [0, 1]."""
-    masks = {}
+    masks: Tree = {}
     for names in groups:
-        flat = torch.cat([scores[name].reshape(-1) for name in names])
-        count = math.ceil(round(ratio * flat.numel(), 6))  # 0.07 * 100 is a little more than 7
+        group = {name: scores[name] for name in names}
+        vector = flat(group)
+        count = math.ceil(round(ratio * vector.numel(), 6))  # 0.07 * 100 is a little more than 7
         # By index and not by a threshold: of equal scores exactly ``count`` are taken.
-        chosen = flat.topk(count, sorted=False).indices
-        mask = torch.zeros_like(flat, dtype=torch.bool).scatter(0, chosen, True)
-        parts = torch.split(mask, [scores[name].numel() for name in names])
-        for name, part in zip(names, parts, strict=True):
-            masks[name] = part.reshape(scores[name].shape)
+        chosen = vector.topk(count, sorted=False).indices
+        mask = torch.zeros_like(vector, dtype=torch.bool).scatter(0, chosen, True)
+        masks |= parted(mask, shapes(group))
     return {name: masks[name] for name in scores}
 
 

@@ -80,9 +80,8 @@ def _take(x: Tensor, rows: Tensor, columns: Tensor, fill: Tensor) -> Tensor:
     batch, height, width, _ = x.shape
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     example = torch.arange(batch, device=x.device).view(-1, 1, 1)
-    return torch.where(
-        inside[..., None], x[example, rows.clamp(0, height - 1), columns.clamp(0, width - 1)], fill
-    )
+    pixels = x[example, rows.clamp(0, height - 1), columns.clamp(0, width - 1)]
+    return torch.where(inside[..., None], pixels, fill)
 
 
 _TRANSFORMS = {"crop": _crop, "flip": _flip, "rotate": _rotate}

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pflpipe.learning.directions import batch_gradient
 from pflpipe.learning.gradients import differentiate
-from pflpipe.learning.solvers import Batch, Schedule
+from pflpipe.learning.solvers import Batch, Schedule, batch_gradient
 from pflpipe.trees import Tree
 
 LogLikelihoods = Callable[[Tree, Batch], Tensor]
@@ -106,9 +105,8 @@ class _Tap(TorchFunctionMode):
         if func in _SQUARES:
             if self.shifts:
                 output = output + self.shifts[len(self.layers)]
-            self.layers.append(
-                _Layer(func, args[0], (*args[1:], *kwargs.values()), tuple(output.shape[1:]))
-            )
+            settings = (*args[1:], *kwargs.values())
+            self.layers.append(_Layer(func, args[0], settings, tuple(output.shape[1:])))
         return output
 
 
@@ -139,16 +137,14 @@ def _sums_of_squares(
         tap = _Tap(shifts)
         with tap:
             each = log_likelihoods(params, Batch(x, y))
-        return each.sum() if batch.valid is None else each.where(batch.valid, 0.0).sum(), *(
-            layer.x for layer in tap.layers
-        )
+        total = each.sum() if batch.valid is None else each.where(batch.valid, 0.0).sum()
+        return total, *(layer.x for layer in tap.layers)
 
     # The examples' log likelihoods are summed. An example's output influences its own term only, so
     # the gradient at its output is that of its own log likelihood.
     zero = batch.x.new_zeros(())
-    gradients, (_, *inputs) = differentiate(
-        value, [zero.expand(len(batch.y), *layer.shape) for layer in layers], batch.x, batch.y
-    )
+    shifts = [zero.expand(len(batch.y), *layer.shape) for layer in layers]
+    gradients, (_, *inputs) = differentiate(value, shifts, batch.x, batch.y)
     for layer, x, at in zip(layers, inputs, gradients, strict=True):
         yield from _SQUARES[layer.kind](x, at, *layer.settings)
 
@@ -172,9 +168,8 @@ def _of_convolution(
     # patches), then squared per example.
     out, channels, *sides = weight.shape
     around = F.pad(x, (padding, padding, padding, padding))
-    patches = (
-        around.unfold(2, sides[0], stride).unfold(3, sides[1], stride).permute(0, 2, 3, 4, 5, 1)
-    )
+    windows = around.unfold(2, sides[0], stride).unfold(3, sides[1], stride)
+    patches = windows.permute(0, 2, 3, 4, 5, 1)
     each = at.permute(0, 2, 3, 1).flatten(1, 2).mT @ patches.flatten(1, 2).flatten(2)
     yield weight, each.square().sum(0).view(out, *sides, channels).permute(0, 3, 1, 2)
     if bias is not None:

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
+Function = Callable[..., tuple[Tensor, ...]]
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
 """A transformation from a function of one client's tensors to a function of all clients' tensors;
 without vmap it returns the function unchanged."""
 
 
-def below(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+def below(function: Function, *tensors: Tensor) -> tuple[Tensor, ...]:
     """Return ``function(lift, *tensors)``, called below vmap, where autograd is ordinary.
 
     Under ``torch.func.vmap`` the function's tensors and results have an axis of clients in front.
@@ -26,7 +27,7 @@ def below(function: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tupl
 
 
 def differentiate(
-    function: Callable[..., tuple[Tensor, ...]], points: Sequence[Tensor], *data: Tensor
+    function: Function, points: Sequence[Tensor], *data: Tensor
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return the gradients of the scalar ``function(*points, *data)[0]`` with respect to each
     point, and all outputs of the function.
@@ -46,9 +47,7 @@ def differentiate(
     return outputs[: len(points)], outputs[len(points) :]
 
 
-def saved_bytes(
-    function: Callable[..., tuple[Tensor, ...]], points: Sequence[Tensor], *data: Tensor
-) -> int:
+def saved_bytes(function: Function, points: Sequence[Tensor], *data: Tensor) -> int:
     """Return the number of bytes that ``differentiate`` keeps between its two passes, without the
     points. The function may use vmap."""
     excluded = {point.untyped_storage().data_ptr() for point in points}
@@ -83,9 +82,7 @@ class _Gradient(_WithoutDerivatives):
     """
 
     @staticmethod
-    def forward(
-        function: Callable[..., tuple[Tensor, ...]], number: int, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(function: Function, number: int, *tensors: Tensor) -> tuple[Tensor, ...]:
         leaves = [point.detach().requires_grad_() for point in tensors[:number]]
         # The sum over clients: a client's value depends on its own leaves only, so the gradient of
         # the sum holds every client's gradient.
@@ -96,11 +93,7 @@ class _Gradient(_WithoutDerivatives):
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple[Any, ...],
-        function: Callable[..., Any],
-        number: int,
-        *tensors: Tensor,
+        info: Any, in_dims: tuple[Any, ...], function: Function, number: int, *tensors: Tensor
     ) -> Any:
         dims = in_dims[2:]
         # Points are expanded to all clients even if they are shared: each client has a gradient.
@@ -114,18 +107,12 @@ class _Below(_WithoutDerivatives):
     """``below`` as an operation with a rule for vmap, like ``_Gradient``."""
 
     @staticmethod
-    def forward(
-        function: Callable[..., tuple[Tensor, ...]], lift: Lift, *tensors: Tensor
-    ) -> tuple[Tensor, ...]:
+    def forward(function: Function, lift: Lift, *tensors: Tensor) -> tuple[Tensor, ...]:
         return function(lift, *tensors)
 
     @staticmethod
     def vmap(
-        info: Any,
-        in_dims: tuple[Any, ...],
-        function: Callable[..., tuple[Tensor, ...]],
-        lift: Lift,
-        *tensors: Tensor,
+        info: Any, in_dims: tuple[Any, ...], function: Function, lift: Lift, *tensors: Tensor
     ) -> Any:
         tensors_in_front = _in_front(info.batch_size, in_dims[2:], tensors)
         outputs = _Below.apply(function, lambda inner: vmap(lift(inner)), *tensors_in_front)  # type: ignore[no-untyped-call]

@@ -153,8 +153,7 @@ def _targets(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Return one-hot labels ``[n, K]``; numbers as they are."""
     if labels.dtype.kind == "f":
         return labels
-    one_hot: np.ndarray = np.eye(probabilities.shape[1])[labels]
-    return one_hot
+    return np.asarray(np.eye(probabilities.shape[1])[labels])
 
 
 ACCURACY = "accuracy"

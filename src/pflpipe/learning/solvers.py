@@ -9,6 +9,7 @@ computed and discarded. The two agree up to rounding (tested in float64 for ever
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -44,6 +45,7 @@ class Batch:
         return each.where(self.valid, each.new_zeros(())).sum() / self.valid.sum().clamp(min=1)
 
 
+Axes = Callable[[Tensor], tuple[int, ...]]  # tensor -> the order of its axes in a vector
 Loss = Callable[[Tree, Batch], Tensor]  # (params, batch) -> scalar
 
 
@@ -143,11 +145,11 @@ class Objective:
     penalty: DistancePenalty | None = None
 
 
+Names = Sequence[str] | None
+"""The parameters to train; None trains all."""
 # minimize(params, schedule, objectives, solver, names) -> (params, mean of the first objective over
 # the steps; 0 without steps)
-Minimize = Callable[
-    [Tree, Schedule, Sequence[Objective], Solver, Sequence[str] | None], tuple[Tree, Tensor]
-]
+Minimize = Callable[[Tree, Schedule, Sequence[Objective], Solver, Names], tuple[Tree, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -165,21 +167,16 @@ class _Flat:
 
     @classmethod
     def of(cls, params: Tree) -> _Flat:
-        vector = cls.join(params)
+        vector = _joined(params, _of_images)
         flat = cls(vector, torch.zeros_like(vector))
-        for name, part, slope in zip(
-            params, flat.split(vector, params), flat.split(flat.gradient, params), strict=True
-        ):
+        slopes = _parted(flat.gradient, params, _of_images)
+        for name, part in _parted(vector, params, _of_images).items():
             flat.leaves[name] = part.detach().requires_grad_()
-            flat.leaves[name].grad = slope
+            flat.leaves[name].grad = slopes[name]
         return flat
 
     def differentiate(
-        self,
-        loss: Loss,
-        point: Tree,
-        batch: Batch,
-        penalty: VectorPenalty | None,
+        self, loss: Loss, point: Tree, batch: Batch, penalty: VectorPenalty | None
     ) -> Tensor:
         """Write the gradient of loss plus penalty into ``gradient`` and return their sum."""
         # ``backward`` accumulates into the leaves' gradients, which are slices of the vector.
@@ -192,36 +189,13 @@ class _Flat:
         self.gradient.addcmul_(gap, slope)
         return value.detach() + extra
 
-    @staticmethod
-    def join(tree: Tree) -> Tensor:
-        """Return the tree's tensors in the order of ``vector``."""
-        return torch.cat([_memory_order(value).reshape(-1) for value in tree.values()])
-
-    @staticmethod
-    def split(vector: Tensor, like: Tree) -> list[Tensor]:
-        pieces = torch.split(vector, [value.numel() for value in like.values()])
-        return [
-            _named_order(piece, value) for piece, value in zip(pieces, like.values(), strict=True)
-        ]
-
-
-def _memory_order(value: Tensor) -> Tensor:
-    return value.permute(0, 2, 3, 1) if value.dim() == 4 else _turned(value)
-
-
-def _named_order(piece: Tensor, like: Tensor) -> Tensor:
-    if like.dim() != 4:
-        return _turned(piece.view(_turned(like).shape))
-    out, channels, height, width = like.shape
-    return piece.view(out, height, width, channels).permute(0, 3, 1, 2)
-
 
 def minimize_loop(
     params: Tree,
     schedule: Schedule,
     objectives: Sequence[Objective],
     solver: Solver,
-    names: Sequence[str] | None = None,
+    names: Names = None,
 ) -> tuple[Tree, Tensor]:
     """Minimise the objectives in turn on every minibatch of one client, each with its own optimizer
     state. Steps without real rows are left out.
@@ -240,8 +214,9 @@ def minimize_loop(
     flat = _Flat.of(moving)
     point = {**{name: value.detach() for name, value in params.items()}, **flat.leaves}
     trees = ({name: one.mask[name] for name in moving} if one.mask else {} for one in objectives)
-    masks = [_Flat.join(tree).to(flat.vector) if tree else None for tree in trees]
-    penalties = [VectorPenalty.of(one.penalty, moving, _Flat.join) for one in objectives]
+    join = functools.partial(_joined, axes=_of_images)
+    masks = [join(tree).to(flat.vector) if tree else None for tree in trees]
+    penalties = [VectorPenalty.of(one.penalty, moving, join) for one in objectives]
     optimizers = [_fused(solver, flat) for _ in objectives]
     total = flat.vector.new_zeros(())
     copies = solver.rho > 0 or solver.step_bound < math.inf
@@ -278,7 +253,7 @@ def minimize_loop(
         if batch.valid is None or batch.valid.any():
             step(batch)
             taken += 1
-    trained = _turned_back(dict(zip(moving, flat.split(flat.vector, moving), strict=True)))
+    trained = _turned_back(_parted(flat.vector, moving, _of_images))
     end = {name: trained.get(name, value) for name, value in params.items()}
     return end, total / max(taken, 1)
 
@@ -310,14 +285,19 @@ def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
     return lambda: torch._fused_sgd_(vectors, gradients, momentum, **sgds, **plain)
 
 
-def _turned(value: Tensor) -> Tensor:
-    """Return a matrix with its axes exchanged, any other tensor unchanged.
+def _turned(value: Tensor) -> tuple[int, ...]:
+    """Return the order of a tensor's axes in a vector: exchanged for a matrix.
 
     The weights [out, in] of a linear layer are stored as [in, out]. The product with a small batch
     is then up to four times as fast on a CPU, and the gradient has this order too. The first layer
     gains; for later layers the backward product reads the other order.
     """
-    return value.mT if value.dim() == 2 else value
+    return (1, 0) if value.dim() == 2 else tuple(range(value.dim()))
+
+
+def _of_images(value: Tensor) -> tuple[int, ...]:
+    """Return the same with the order of convolution kernels that ``_Flat`` says."""
+    return (0, 2, 3, 1) if value.dim() == 4 else _turned(value)
 
 
 def _turned_back(tree: Tree) -> Tree:
@@ -326,16 +306,17 @@ def _turned_back(tree: Tree) -> Tree:
     return {name: value.contiguous() if value.dim() == 2 else value for name, value in tree.items()}
 
 
-def _joined(tree: Tree) -> Tensor:
-    return torch.cat([_turned(value).reshape(-1) for value in tree.values()])
+def _joined(tree: Tree, axes: Axes = _turned) -> Tensor:
+    return torch.cat([value.permute(axes(value)).reshape(-1) for value in tree.values()])
 
 
-def _parted(vector: Tensor, like: Tree) -> Tree:
-    pieces = torch.split(vector, [value.numel() for value in like.values()])
-    return {
-        name: _turned(piece.view(_turned(value).shape))
-        for piece, (name, value) in zip(pieces, like.items(), strict=True)
-    }
+def _parted(vector: Tensor, like: Tree, axes: Axes = _turned) -> Tree:
+    pieces, parts = torch.split(vector, [value.numel() for value in like.values()]), {}
+    for piece, (name, value) in zip(pieces, like.items(), strict=True):
+        order = axes(value)
+        turned = piece.view([value.shape[axis] for axis in order])
+        parts[name] = turned.permute([order.index(axis) for axis in range(len(order))])
+    return parts
 
 
 def minimize_functional(
@@ -343,7 +324,7 @@ def minimize_functional(
     schedule: Schedule,
     objectives: Sequence[Objective],
     solver: Solver,
-    names: Sequence[str] | None = None,
+    names: Names = None,
 ) -> tuple[Tree, Tensor]:
     """Return the same as ``minimize_loop``, as a pure function that ``torch.func.vmap`` can batch
     over clients.
@@ -509,3 +490,38 @@ def gradient(params: Tree, schedule: Schedule, loss: Loss) -> Tree:
         (slope,), _ = differentiate(value, [vector], batch.x, batch.y)
         total = total + slope * schedule.count[step]
     return _turned_back(_parted(total / schedule.count.sum().clamp(min=1), params))
+
+
+# ---------------------------------------------------------------- prescribed gradients
+# For steps along a direction that is not the gradient of a loss, such as a gradient at another
+# point.
+
+
+def batch_gradient(loss: Loss, params: Tree, batch: Batch) -> tuple[Tree, Tensor]:
+    """Return the gradient of a batch's loss at ``params``, and the loss. Both are constants for any
+    differentiation around this call."""
+
+    def value(*tensors: Tensor) -> tuple[Tensor]:
+        *point, x, y = tensors
+        return (loss(dict(zip(params, point, strict=True)), replace(batch, x=x, y=y)),)
+
+    gradients, (loss_value,) = differentiate(value, list(params.values()), batch.x, batch.y)
+    return dict(zip(params, gradients, strict=True)), loss_value
+
+
+def surrogate(direction: Callable[[Tree, Batch], tuple[Tree, Tensor]]) -> Loss:
+    """Return an objective whose gradient is a given direction, so that any solver steps along it.
+
+    Args:
+        direction: ``(params, batch) -> (gradient, value)``. The objective has this value and this
+            gradient at ``params``.
+    """
+
+    def objective(params: Tree, batch: Batch) -> Tensor:
+        here = {name: value.detach() for name, value in params.items()}
+        gradient, value = direction(here, batch)
+        # <params - here, gradient> is 0, and its derivative by params is the gradient.
+        terms = [((params[name] - here[name]) * gradient[name]).sum() for name in params]
+        return value + torch.stack(terms).sum()
+
+    return objective

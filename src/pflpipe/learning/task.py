@@ -20,10 +20,12 @@ from pflpipe.learning import fisher, heads, losses, solvers
 from pflpipe.learning.architectures import norm_names
 from pflpipe.learning.losses import CROSS_ENTROPY
 from pflpipe.learning.networks import HEAD, Network
-from pflpipe.learning.solvers import Batch, Minimize, Objective, Schedule, Solver
-from pflpipe.learning.solvers import Loss as Loss
+from pflpipe.learning.solvers import Batch, Loss, Minimize, Objective, Schedule, Solver
 from pflpipe.privacy.plan import Plan
 from pflpipe.trees import AnyTree, Params, Tree
+
+__all__ = ["HEAD", "Batch", "Batches", "Loss", "Objective", "Schedule", "Solver", "Task"]
+"""What a method file imports."""
 
 Transform = Callable[[Tensor, Tensor], Tensor]  # (x [B, ...], key []) -> x
 
@@ -53,9 +55,8 @@ class Batches:
             ConfigError: the method declares neither ``full_pass`` nor ``head_epochs``.
         """
         if self.full is None:
-            raise ConfigError(
-                "batches.all is for methods that declare it", do="add full_pass=True to Method(...)"
-            )
+            do = "add full_pass=True to Method(...)"
+            raise ConfigError("batches.all is for methods that declare it", do=do)
         return self.full
 
     @property
@@ -71,9 +72,8 @@ class Batches:
         """
         keys = self.train.keys
         if keys is None:
-            raise ConfigError(
-                "batches.key is for methods that declare it", do="add draws=True to Method(...)"
-            )
+            do = "add draws=True to Method(...)"
+            raise ConfigError("batches.key is for methods that declare it", do=do)
         return keys[0] if len(keys) else self.n.new_zeros(())
 
 

@@ -15,6 +15,11 @@ from typing import Annotated, Any, Literal, TypeVar
 from pflpipe.options import Declared, Option, declared, of_signature
 
 Made = TypeVar("Made")
+Count = Annotated[int, Option(least=1)]
+Fraction = Annotated[float, Option(least=0, most=1)]
+NonNegative = Annotated[float, Option(least=0)]
+NotTiny = Annotated[float, Option(least=1e-6)]
+Positive = Annotated[float, Option(above=0)]
 
 
 @dataclass(frozen=True)
@@ -77,10 +82,10 @@ class Head:
             and read no other setting of this phase.
     """
 
-    epochs: Annotated[int, Option(least=1)] = 15
-    lr: Annotated[float, Option(least=0)] = 0.01
-    momentum: Annotated[float, Option(least=0, most=1)] = 0.9
-    weight_decay: Annotated[float, Option(least=0)] = 1e-4
+    epochs: Count = 15
+    lr: NonNegative = 0.01
+    momentum: Fraction = 0.9
+    weight_decay: NonNegative = 1e-4
     solver: Annotated[str, Option(choices=("sgd", "ridge", "newton"))] = "sgd"
 
 
@@ -132,14 +137,7 @@ def read(file: Path, name: str) -> tuple[About, dict[str, Declared]]:
             case ast.FunctionDef(name=function) if function == name:
                 statement.body, statement.returns = [ast.Pass()], None
                 kept.append(statement)
-    names: dict[str, Any] = {
-        "About": About,
-        "Annotated": Annotated,
-        "Head": Head,
-        "Literal": Literal,
-        "Option": Option,
-        "with_head": with_head,
-    }
+    names: dict[str, Any] = {**globals(), "Literal": Literal}
     module = ast.fix_missing_locations(ast.Module(kept, []))
     # A file of the package, of which two statements are left.
     exec(compile(module, file, "exec", dont_inherit=True), names)  # noqa: S102

@@ -32,19 +32,16 @@ instead of their parameters, moves alpha after the first minibatch by a mean of 
 gradients, and adds 0.02 alpha to that mean.
 """
 
-from typing import Annotated
-
 import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import Batch, Batches, Task
+from pflpipe.methods.base import About, Fraction, Method, Upload
 from pflpipe.methods.ditto import keep, kept, nothing_kept
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="APFL", paper="Deng, Kamani, Mahdavi 2020", cost=2.3)
+ABOUT = About("APFL", "Deng, Kamani, Mahdavi 2020", cost=2.3)
 
 
 def mixed(alpha: Tensor, v: Tree, w: Tree) -> Params:
@@ -52,9 +49,7 @@ def mixed(alpha: Tensor, v: Tree, w: Tree) -> Params:
     return Params({name: alpha * v[name] + (1 - alpha) * w[name] for name in w})
 
 
-def apfl(
-    *, alpha: Annotated[float, Option(least=0, most=1)] = 0.5, adaptive: bool = True
-) -> Method:
+def apfl(*, alpha: Fraction = 0.5, adaptive: bool = True) -> Method:
     """Return the method."""
 
     def init_client(params: Params, task: Task) -> ClientState:

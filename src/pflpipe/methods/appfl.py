@@ -37,14 +37,13 @@ from dataclasses import replace
 from typing import Annotated
 
 from pflpipe.learning.architectures import layers_named
-from pflpipe.learning.solvers import Solver
-from pflpipe.learning.task import Task
+from pflpipe.learning.task import Solver, Task
 from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.fedper import keep
 
 ABOUT = About(
-    title="APPFL",
-    paper="APPFL documentation, personalization",
+    "APPFL",
+    "APPFL documentation, personalization",
     has_global_model=False,
     mechanism="laplace",
     paper_departures=("clip_in_training", "learning_rate_in_noise", "no_composition"),
@@ -67,9 +66,8 @@ def keep_layers(method: str, personal_layers: str, solver: Callable[[Task], Solv
 
     def personal(task: Task) -> tuple[str, ...]:
         """Return the parameters that stay on the client."""
-        return layers_named(
-            task.network.shapes, personal_layers, f"method {method}: personal_layers"
-        )
+        location = f"method {method}: personal_layers"
+        return layers_named(task.network.shapes, personal_layers, location)
 
     return keep(personal, solver)
 

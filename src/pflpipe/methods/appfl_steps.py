@@ -29,12 +29,13 @@ imitated: every client adds all of the noise to its message.
 from dataclasses import replace
 from typing import Annotated
 
+from pflpipe.methods.about import Count
 from pflpipe.methods.appfl import bounded, keep_layers
 from pflpipe.methods.base import About, Method, Option
 
 ABOUT = About(
-    title="APPFL (steps)",
-    paper="APPFL documentation, personalization",
+    "APPFL (steps)",
+    "APPFL documentation, personalization",
     has_global_model=False,
     mechanism="laplace",
     paper_departures=("learning_rate_in_noise", "no_composition"),
@@ -42,9 +43,7 @@ ABOUT = About(
 
 
 def appfl_steps(
-    *,
-    personal_layers: Annotated[str, Option(layers=True)] = "head",
-    local_steps: Annotated[int, Option(least=1)] = 10,
+    *, personal_layers: Annotated[str, Option(layers=True)] = "head", local_steps: Count = 10
 ) -> Method:
     """Return the method."""
     method = keep_layers("appfl_steps", personal_layers, lambda task: bounded(task, local_steps))

@@ -12,10 +12,15 @@ from typing import Any
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.architectures import Shapes
+from pflpipe.learning.architectures import Shapes as Shapes
 from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.about import About as About
+from pflpipe.methods.about import Count as Count
+from pflpipe.methods.about import Fraction as Fraction
 from pflpipe.methods.about import Head as Head
+from pflpipe.methods.about import NonNegative as NonNegative
+from pflpipe.methods.about import NotTiny as NotTiny
+from pflpipe.methods.about import Positive as Positive
 from pflpipe.methods.about import with_head as with_head
 from pflpipe.options import Option as Option
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
@@ -51,6 +56,16 @@ def no_state(params: Params, task: Task) -> ClientState:
     return ClientState({})
 
 
+def zeros(parts: Callable[[Task], Shapes]) -> Callable[[Params, Task], ServerState]:
+    """Return the hook that starts the server with zeros in the shapes of a method's ``parts``."""
+
+    def init_server(params: Params, task: Task) -> ServerState:
+        zero = params["head.weight"].new_zeros
+        return ServerState({name: zero(shape) for name, shape in parts(task).items()})
+
+    return init_server
+
+
 def add_released(
     params: Params, released: Update, server: ServerState, task: Task
 ) -> tuple[Params, ServerState]:
@@ -66,6 +81,16 @@ def unscaled(params: Params, server: ServerState, task: Task) -> Tree:
 def everything(task: Task) -> tuple[str, ...]:
     """Return the names of all parameters: no part of the model stays on the client."""
     return tuple(task.network.shapes)
+
+
+def only_body(task: Task) -> tuple[str, ...]:
+    """Return the names of all parameters but the head's: every client has a head of its own."""
+    return task.body_names
+
+
+def nothing(task: Task) -> tuple[str, ...]:
+    """Return no names: no parameter leaves the client."""
+    return ()
 
 
 def only_parameters(task: Task) -> Shapes:
@@ -145,3 +170,9 @@ class Method:
     def upload(self, task: Task) -> Shapes:
         """Return name -> shape of everything that one client sends."""
         return {name: task.network.shapes[name] for name in self.sends(task)} | self.parts(task)
+
+
+def summaries(*hooks: Any, **more: Any) -> Method:
+    """Return a method whose clients send summaries of their rows, its ``parts``, and no parameters
+    unless it ``sends`` some. The arguments are those of ``Method``."""
+    return Method(*hooks, **{"sends": nothing, "full_pass": True, **more})

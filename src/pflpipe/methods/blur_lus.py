@@ -26,23 +26,22 @@ certified. The personal model is trained with the penalty. It is not sparsified,
 sent.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload, tested
+from pflpipe.learning.task import Batch, Batches, Task
+from pflpipe.methods.base import About, Fraction, Method, NonNegative, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022", cost=1.4)
+ABOUT = About("BLUR + LUS", "Cheng et al., CVPR 2022", cost=1.4)
 
 
 def blur_lus(
     *,
-    weight: Annotated[float, Option(least=0)] = 0.1,
-    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.5,
+    weight: NonNegative = 0.1,
+    keep_ratio: Fraction = 0.5,
     score: Literal["gradient", "magnitude"] = "gradient",
 ) -> Method:
     """Return the method."""

@@ -27,14 +27,11 @@ only in its parallel branch; elsewhere it starts again from the initial head). C
 Poisson sampling (the code visits disjoint groups).
 """
 
-from pflpipe.learning.solvers import Solver
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Head, Method, Upload, with_head
+from pflpipe.learning.task import Batches, Solver, Task
+from pflpipe.methods.base import About, Head, Method, Upload, only_body, with_head
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About(
-    title="CENTAUR", paper="Shen et al., ICLR 2023", has_global_model=False, needs=("body",)
-)
+ABOUT = About("CENTAUR", "Shen et al., ICLR 2023", has_global_model=False, needs=("body",))
 
 
 @with_head()
@@ -65,6 +62,6 @@ def centaur(*, head: Head) -> Method:
         local_update,
         personalize=personalize,
         init_client=init_client,
-        sends=lambda task: task.body_names,
+        sends=only_body,
         head_epochs=head.epochs,
     )

@@ -22,17 +22,15 @@ it receives; this is the paper's w^0 only if all clients take part in the first 
 was never in training, its v starts at the released w.
 """
 
-from typing import Annotated
-
 import torch
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Method, NonNegative, Upload
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="Ditto", paper="Li et al., ICML 2021", cost=2.1)
+ABOUT = About("Ditto", "Li et al., ICML 2021", cost=2.1)
 
 
 def nothing_kept(params: Params) -> ClientState:
@@ -55,7 +53,7 @@ def kept(state: ClientState, params: Params) -> Tree:
     return trees.where(begun, trees.within("own.", state), params)
 
 
-def ditto(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:
+def ditto(*, weight: NonNegative = 0.1) -> Method:
     """Return the method."""
 
     def init_client(params: Params, task: Task) -> ClientState:

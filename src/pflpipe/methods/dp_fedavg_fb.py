@@ -20,15 +20,12 @@ and is never released.
         and read no other setting of this phase [ours]
 """
 
-from pflpipe.learning.solvers import Solver
-from pflpipe.learning.task import Batches, Task
+from pflpipe.learning.task import Batches, Solver, Task
 from pflpipe.methods.base import About, Head, Method, with_head
 from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import ClientState, Params, ServerState
 
-ABOUT = About(
-    title="DP-FedAvg-fb", paper="baseline of Shen et al. (CENTAUR), ICLR 2023", trains="dp_fedavg"
-)
+ABOUT = About("DP-FedAvg-fb", "baseline of Shen et al. (CENTAUR), ICLR 2023", trains="dp_fedavg")
 
 
 @with_head(trained=False)

@@ -17,9 +17,7 @@ from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
-    title="DP-FedAvg, global model",
-    paper="Geyer et al. 2017; McMahan et al., ICLR 2018",
-    trains="dp_fedavg",
+    "DP-FedAvg, global model", "Geyer et al. 2017; McMahan et al., ICLR 2018", trains="dp_fedavg"
 )
 
 

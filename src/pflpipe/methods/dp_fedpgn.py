@@ -43,18 +43,15 @@ momentum, weight decay or Adam as the local optimizer the drift of the steps is 
 taken out, so plain SGD is meant. It defines no personal model.
 """
 
-from typing import Annotated
-
 import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import Batch, Batches, Task
+from pflpipe.methods.base import About, Fraction, Method, NonNegative, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="DP-FedPGN", paper="Liu et al. 2025", cost=1.3)
+ABOUT = About("DP-FedPGN", "Liu et al. 2025", cost=1.3)
 
 
 def smoothed(value: Tensor, sigma: float) -> Tensor:
@@ -69,10 +66,7 @@ def smoothed(value: Tensor, sigma: float) -> Tensor:
 
 
 def dp_fedpgn(
-    *,
-    gamma: Annotated[float, Option(least=0, most=1)] = 0.85,
-    rho: Annotated[float, Option(least=0)] = 0.0,
-    smoothing: Annotated[float, Option(least=0)] = 0.0,
+    *, gamma: Fraction = 0.85, rho: NonNegative = 0.0, smoothing: NonNegative = 0.0
 ) -> Method:
     """Return the method."""
 

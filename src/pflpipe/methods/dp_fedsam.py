@@ -28,25 +28,24 @@ each round; set ``training.lr_decay``. Not imitated: cohorts of fixed size.
 """
 
 from dataclasses import replace
-from typing import Annotated
 
 from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload, tested
+from pflpipe.methods.base import About, Method, NonNegative, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
-    title="DP-FedSAM",
-    paper="Shi et al., CVPR 2023",
+    "DP-FedSAM",
+    "Shi et al., CVPR 2023",
     official_departures=("per_tensor_clip", "data_size_weights", "public_sampling"),
     official_defaults={"rho": 0.5, "adaptive": True},
     cost=2.0,
 )
 
 
-def dp_fedsam(*, rho: Annotated[float, Option(least=0)] = 0.05, adaptive: bool = False) -> Method:
+def dp_fedsam(*, rho: NonNegative = 0.05, adaptive: bool = False) -> Method:
     """Return the method."""
 
     def train(

@@ -28,17 +28,16 @@ reads the release alone, so both profiles are then certified.
 """
 
 from dataclasses import replace
-from typing import Annotated
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload, add_released
+from pflpipe.methods.base import About, Fraction, Method, NonNegative, Upload, add_released
 from pflpipe.methods.dp_fedsam import dp_fedsam
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="DP-FedSAM-top-k",
-    paper="Shi et al. 2023",
+    "DP-FedSAM-top-k",
+    "Shi et al. 2023",
     paper_departures=("noise_on_support",),
     only_with={"before_noise": ("noise_on_support",)},
     cost=2.0,
@@ -47,9 +46,9 @@ ABOUT = About(
 
 def dp_fedsam_topk(
     *,
-    rho: Annotated[float, Option(least=0)] = 0.05,
+    rho: NonNegative = 0.05,
     adaptive: bool = False,
-    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.4,
+    keep_ratio: Fraction = 0.4,
     before_noise: bool = True,
 ) -> Method:
     """Return the method."""

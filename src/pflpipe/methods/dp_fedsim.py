@@ -37,20 +37,20 @@ is clipped to b and weights are uniform, so ``msa`` has no effect. Eq. 6 stays a
 the choice of Eqs. 5-8 never leaves the client.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload, own_model, tested
+from pflpipe.methods.base import About, Method, NonNegative, Upload, own_model, tested
 from pflpipe.methods.feddpa import min_max
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="DP-FedSim",
-    paper="Mao et al., IJACSA 2025",
+    "DP-FedSim",
+    "Mao et al., IJACSA 2025",
     paper_departures=("data_dependent_clip", "per_layer_clip_unscaled", "raw_similarity_weights"),
     cost=1.5,
 )
@@ -58,10 +58,7 @@ ABOUT = About(
 
 def by_layer(tree: Tree) -> dict[str, Tensor]:
     """Return each layer as one vector."""
-    return {
-        layer: torch.cat([tree[name].reshape(-1) for name in names])
-        for layer, names in trees.layers(tree).items()
-    }
+    return {layer: trees.flat(part) for layer, part in trees.by_layer(tree).items()}
 
 
 def layer_shares(information: Tree) -> Tree:
@@ -79,9 +76,8 @@ def thresholds(update: Tree, bound: float) -> Tensor:
     """Return the clip threshold of each layer, ``[L]`` (Eq. 9)."""
     # Private: std and mean are those of one client's update. 1e-8 keeps a layer of mean 0 finite.
     rows = by_layer(update).values()
-    return torch.stack(
-        [bound * (1 + row.std(correction=0) / (row.mean().abs() + 1e-8)) for row in rows]
-    )
+    spreads = (row.std(correction=0) / (row.mean().abs() + 1e-8) for row in rows)
+    return torch.stack([bound * (1 + spread) for spread in spreads])
 
 
 def shortened(update: Update, bounds: Tensor) -> Update:
@@ -106,7 +102,7 @@ def mean_cosine(tree: Tree, reference: Tree) -> Tensor:
 
 def dp_fedsim(
     *,
-    threshold: Annotated[float, Option(least=0)] = 0.4,
+    threshold: NonNegative = 0.4,
     agc: bool = True,
     msa: bool = True,
     fisher_norm: Literal["sum", "minmax"] = "sum",
@@ -127,9 +123,8 @@ def dp_fedsim(
         # Eqs. 5-6: the information of the client's last model, not of the received one.
         information = normalised(task.fisher(state, batches.all))
         # Eqs. 7-8: informative coordinates keep their personal value, the others are global.
-        start = trees.where(
-            {name: value >= threshold for name, value in information.items()}, state, params
-        )
+        personal = {name: value >= threshold for name, value in information.items()}
+        start = trees.where(personal, state, params)
         return start, *task.minimize(start, batches.train, task.loss)
 
     def similarity_weight(params: Params, server: ServerState, end: Tree, update: Tree) -> Tensor:

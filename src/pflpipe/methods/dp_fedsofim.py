@@ -48,11 +48,11 @@ import torch
 
 from pflpipe import trees
 from pflpipe.learning.task import Task
-from pflpipe.methods.base import About, Method, Option
+from pflpipe.methods.base import About, Method, NotTiny, Option
 from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import Params, ServerState, Update
 
-ABOUT = About(title="DP-FedSOFIM", paper="Nair et al., TMLR 2026")
+ABOUT = About("DP-FedSOFIM", "Nair et al., TMLR 2026")
 
 WEIGHT = "weight"
 
@@ -61,7 +61,7 @@ def dp_fedsofim(
     *,
     direction: Literal["moment", "release"] = "moment",
     beta: Annotated[float, Option(least=0, below=1)] = 0.9,
-    rho: Annotated[float, Option(least=1e-6)] = 0.5,
+    rho: NotTiny = 0.5,
 ) -> Method:
     """Return the method."""
 
@@ -74,9 +74,8 @@ def dp_fedsofim(
     ) -> tuple[Params, ServerState]:
         # The weights of the releases in the moving average add up to 1 - beta^t.
         weighed = released | {WEIGHT: torch.ones_like(server[WEIGHT])}
-        server = ServerState(
-            {name: beta * old + (1 - beta) * weighed[name] for name, old in server.items()}
-        )
+        average = {name: beta * old + (1 - beta) * weighed[name] for name, old in server.items()}
+        server = ServerState(average)
         moment = {name: server[name] / server[WEIGHT] for name in params}
         ahead = moment if direction == "moment" else released
         along = torch.stack([(moment[name] * ahead[name]).sum() for name in params]).sum()

@@ -38,20 +38,21 @@ noise hides. The strict profile uses the mask of the released weights for the wh
 for all clients; clip and noise on its support are then certified.
 """
 
-from typing import Annotated
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import Batch, Solver
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Head, Method, Option, Upload, with_head
+from pflpipe.learning.task import Batch, Batches, Solver, Task
+from pflpipe.methods.about import Count, Fraction, NonNegative
+from pflpipe.methods.base import About, Head, Method, Upload, with_head
+from pflpipe.methods.centaur import centaur
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="DP-pFedDSU",
-    paper="Wang et al. 2025",
+    "DP-pFedDSU",
+    "Wang et al. 2025",
     has_global_model=False,
     needs=("body",),
     paper_departures=("noise_on_support",),
@@ -63,18 +64,16 @@ ABOUT = About(
 @with_head()
 def dp_pfeddsu(
     *,
-    keep_ratio: Annotated[float, Option(least=0, most=1)] = 0.05,
-    masked_layers: Annotated[int, Option(least=1)] = 4,
-    weight: Annotated[float, Option(least=0)] = 0.2,
+    keep_ratio: Fraction = 0.05,
+    masked_layers: Count = 4,
+    weight: NonNegative = 0.2,
     rt: bool = True,
     dan: bool = True,
     head: Head,
 ) -> Method:
     """Return the method."""
+    plain = centaur(head=head)
     solver = Solver(head.solver, head.lr, head.momentum, head.weight_decay)
-
-    def init_client(params: Params, task: Task) -> ClientState:
-        return ClientState({name: params[name] for name in task.head_names})
 
     def masks(w: Tree, task: Task) -> Tree:
         """Return the masks M of the masked layers' weights (Eqs. 6 and 8); other parameters have no
@@ -130,11 +129,4 @@ def dp_pfeddsu(
     ) -> Params:
         return train_head(params, state, masks(params, task), batches, task)
 
-    return Method(
-        local_update,
-        personalize=personalize,
-        init_client=init_client,
-        scale=scale,
-        sends=lambda task: task.body_names,
-        head_epochs=head.epochs,
-    )
+    return replace(plain, local_update=local_update, personalize=personalize, scale=scale)

@@ -44,28 +44,26 @@ momentum, weight decay or Adam c_k is the mean step in units of eta instead of t
 client without steps sends zeros and keeps its c_k. The paper defines no personal model.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.architectures import Shapes
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import Batch, Batches, Task
+from pflpipe.methods.base import About, Fraction, Method, NotTiny, Shapes, Upload
 from pflpipe.methods.dp_fedavg import dp_fedavg
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="DP-SCAFFOLD", paper="Noble et al., AISTATS 2022", cost=1.3, public_scale=True)
+ABOUT = About("DP-SCAFFOLD", "Noble et al., AISTATS 2022", cost=1.3, public_scale=True)
 
 CONTROL = "control."
 
 
 def dp_scaffold(
     *,
-    weight: Annotated[float, Option(least=0, most=1)] = 1.0,
-    control_scale: Annotated[float, Option(least=1e-6)] = 1.0,
+    weight: Fraction = 1.0,
+    control_scale: NotTiny = 1.0,
     anchor: Literal["own", "server"] = "own",
 ) -> Method:
     """Return the method."""

@@ -49,29 +49,18 @@ pairs are few enough to send, send them.
 """
 
 import math
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from pflpipe.learning import items
-from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
-from pflpipe.methods.one_release_factors import (
-    own_answers,
-    own_factors,
-    predicted,
-    with_expected,
-)
+from pflpipe.methods.base import About, Count, Method, Shapes, Upload, summaries
+from pflpipe.methods.one_release_factors import own_answers, own_factors, predicted, with_expected
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="DPALS",
-    paper="Chien et al., ICML 2021",
-    needs=("items", "two_classes"),
-    cost=0.1,
-    public_scale=True,
+    "DPALS", "Chien et al., ICML 2021", needs=("items", "two_classes"), cost=0.1, public_scale=True
 )
 
 SHARES = {"counts": 0.1, "gram": 0.1, "cross": 0.8}
@@ -145,11 +134,7 @@ def vectors(found: Tree, deviations: dict[str, float], people: float) -> tuple[T
     return torch.cat([v[:, :1], v[:, 1:] @ root], 1), v @ second[0]
 
 
-def dpals(
-    *,
-    answers: Annotated[int, Option(least=1)] = 50,
-    rank: Annotated[int, Option(least=1)] = 4,
-) -> Method:
+def dpals(*, answers: Count = 50, rank: Count = 4) -> Method:
     """Return the method."""
 
     def parts(task: Task) -> Shapes:
@@ -204,13 +189,4 @@ def dpals(
         answered, given = (value.double() for value in own_answers(batches, task))
         return with_expected(params, predicted(answered, given, *model(server)))
 
-    return Method(
-        local_update,
-        aggregate,
-        personalize,
-        init_server=init_server,
-        scale=scale,
-        sends=lambda task: (),
-        parts=parts,
-        full_pass=True,
-    )
+    return summaries(local_update, aggregate, personalize, init_server, scale=scale, parts=parts)

@@ -37,20 +37,18 @@ regulariser then follows from s. C is in units of s: d coordinates that each mov
 have length sqrt(d), so a C chosen for unscaled updates clips far more.
 """
 
-from typing import Annotated
-
 import torch
 from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload, tested
+from pflpipe.methods.base import About, Method, NonNegative, Upload, tested
 from pflpipe.methods.feddpa import fisher_mask, split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="FedADDP",
-    paper="Guo et al., ICA3PP 2024",
+    "FedADDP",
+    "Guo et al., ICA3PP 2024",
     paper_departures=(
         "private_clamp",
         "data_dependent_noise",
@@ -69,11 +67,11 @@ def sum_of_norms(tree: Tree) -> Tensor:
 
 def fedaddp(
     *,
-    tau: Annotated[float, Option(least=0)] = 0.4,
-    lambda_1: Annotated[float, Option(least=0)] = 0.1,
-    lambda_2: Annotated[float, Option(least=0)] = 0.05,
-    beta: Annotated[float, Option(least=0)] = 0.1,
-    r_min: Annotated[float, Option(least=0)] = 1e-3,
+    tau: NonNegative = 0.4,
+    lambda_1: NonNegative = 0.1,
+    lambda_2: NonNegative = 0.05,
+    beta: NonNegative = 0.1,
+    r_min: NonNegative = 1e-3,
 ) -> Method:
     """Return the method."""
 

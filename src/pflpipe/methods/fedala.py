@@ -50,12 +50,11 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning import counter_rng
-from pflpipe.learning.solvers import Batch, Schedule, Solver
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import Batch, Batches, Schedule, Solver, Task
+from pflpipe.methods.base import About, Count, Fraction, Method, NonNegative, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="FedALA", paper="Zhang et al., AAAI 2023", cost=2.1)
+ABOUT = About("FedALA", "Zhang et al., AAAI 2023", cost=2.1)
 
 
 def some_rows(batches: Batches, share: float) -> Schedule:
@@ -93,9 +92,9 @@ def repeated(once: Schedule, times: int, more: Tensor) -> Schedule:
 def fedala(
     *,
     p: Annotated[int, Option(least=0, layers=True)] = 1,
-    eta: Annotated[float, Option(least=0)] = 1.0,
-    share: Annotated[float, Option(least=0, most=1)] = 0.8,
-    start_epochs: Annotated[int, Option(least=1)] = 11,
+    eta: NonNegative = 1.0,
+    share: Fraction = 0.8,
+    start_epochs: Count = 11,
 ) -> Method:
     """Return the method."""
     solver = Solver("sgd", eta, low=0.0, high=1.0)
@@ -153,9 +152,5 @@ def fedala(
         return task.minimize(start, batches.train, task.loss)[0]
 
     return Method(
-        local_update,
-        personalize=personalize,
-        init_client=init_client,
-        full_pass=p > 0,
-        draws=p > 0,
+        local_update, personalize=personalize, init_client=init_client, full_pass=p > 0, draws=p > 0
     )

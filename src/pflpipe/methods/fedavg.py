@@ -17,10 +17,7 @@ from pflpipe.methods.base import About, Method, Upload
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
-    title="FedAvg",
-    paper="McMahan et al., AISTATS 2017",
-    private=False,
-    departures=("data_size_weights",),
+    "FedAvg", "McMahan et al., AISTATS 2017", private=False, departures=("data_size_weights",)
 )
 
 
@@ -32,8 +29,7 @@ def fedavg() -> Method:
     ) -> tuple[Upload, ClientState]:
         trained, loss = task.minimize(params, batches.train, task.loss)
         # The number of examples is a private value, read by the departure ``data_size_weights``.
-        return Upload(
-            update=trees.sub(trained, params), extras={"size": batches.n}, loss=loss
-        ), state
+        update, extras = trees.sub(trained, params), {"size": batches.n}
+        return Upload(update, extras, loss), state
 
     return Method(local_update)

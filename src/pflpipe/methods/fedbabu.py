@@ -26,11 +26,11 @@ fine-tunes whole models.
 from dataclasses import replace
 
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Head, Method, Upload, with_head
+from pflpipe.methods.base import About, Head, Method, Upload, only_body, with_head
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About(title="FedBABU", paper="Oh et al., ICLR 2022", needs=("body",))
+ABOUT = About("FedBABU", "Oh et al., ICLR 2022", needs=("body",))
 
 
 @with_head(trained=False)
@@ -46,4 +46,4 @@ def fedbabu(*, head: Head) -> Method:
         update = Update({name: trained[name] - params[name] for name in task.body_names})
         return Upload(update=update, extras={}, loss=loss), state
 
-    return replace(fine_tuned, local_update=local_update, sends=lambda task: task.body_names)
+    return replace(fine_tuned, local_update=local_update, sends=only_body)

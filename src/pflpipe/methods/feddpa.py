@@ -42,21 +42,20 @@ transforms of CIFAR-10's and SVHN's test images.
 """
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.penalties import DistancePenalty
-from pflpipe.learning.solvers import Objective
-from pflpipe.learning.task import Batches, Loss, Task
-from pflpipe.methods.base import About, Method, Option, Upload, own_model
+from pflpipe.learning.task import Batches, Loss, Objective, Task
+from pflpipe.methods.base import About, Method, NonNegative, Upload, own_model
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(
-    title="FedDPA",
-    paper="Yang et al., NeurIPS 2023",
+    "FedDPA",
+    "Yang et al., NeurIPS 2023",
     official_departures=("sample_level_calibration", "data_size_weights", "update_against_global"),
     cost=2.4,
 )
@@ -67,9 +66,8 @@ def min_max(information: Tree) -> Tree:
     scaled = {}
     for name, value in information.items():
         low, high = value.amin(), value.amax()
-        scaled[name] = torch.where(
-            high > low, (value - low) / (high - low), torch.zeros_like(value)
-        )
+        unit = (value - low) / (high - low)
+        scaled[name] = torch.where(high > low, unit, torch.zeros_like(value))
     return scaled
 
 
@@ -111,9 +109,9 @@ def split_objectives(
 
 def feddpa(
     *,
-    tau: Annotated[float, Option(least=0)] = 0.4,
-    lambda_1: Annotated[float, Option(least=0)] = 0.05,
-    lambda_2: Annotated[float, Option(least=0)] = 0.1,
+    tau: NonNegative = 0.4,
+    lambda_1: NonNegative = 0.05,
+    lambda_2: NonNegative = 0.1,
     dfp: bool = True,
     ac: bool = True,
     schedule: Literal["alternate", "two_phase"] = "alternate",

@@ -52,7 +52,6 @@ are those of DP-FedAvg.
 """
 
 import math
-from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -60,13 +59,13 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning import counter_rng
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload, tested
+from pflpipe.methods.base import About, Fraction, Method, NonNegative, Upload, tested
 from pflpipe.methods.feddpa import split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="FedGLP-ADP",
-    paper="Xiao et al., CMC 2026",
+    "FedGLP-ADP",
+    "Xiao et al., CMC 2026",
     paper_departures=("noise_on_support", "divide_by_counts", "client_clip_weights"),
     only_with={"acndp": ("client_clip_weights",)},
     cost=2.1,
@@ -150,30 +149,27 @@ def grow(mask: Tree, update: Tree, progress: Tensor, beta: float, by_layer: bool
     # differs under vmap, so coordinates are taken by rank: topk would need one Python number.
     grown: Tree = {}
     for names in trees.layers(mask).values() if by_layer else [tuple(mask)]:
-        taken = torch.cat([mask[name].flatten() for name in names])
+        of_group = {name: mask[name] for name in names}
+        taken = trees.flat(of_group)
         # Personal coordinates rank first, as infinite; nan_to_num makes all other entries finite.
-        size = torch.cat([update[name].flatten() for name in names]).abs().nan_to_num(0)
+        size = trees.flat({name: update[name] for name in names}).abs().nan_to_num(0)
         order = torch.where(taken, math.inf, size).argsort(descending=True, stable=True)
-        rank = torch.zeros_like(order).scatter(
-            0, order, torch.arange(len(taken), device=order.device)
-        )
+        places = torch.arange(len(taken), device=order.device)
+        rank = torch.zeros_like(order).scatter(0, order, places)
         kept = taken | (rank < (progress * (beta * len(taken))).round())
-        parts = torch.split(kept, [mask[name].numel() for name in names])
-        grown |= {
-            name: part.view(mask[name].shape) for name, part in zip(names, parts, strict=True)
-        }
+        grown |= trees.parted(kept, trees.shapes(of_group))
     return grown
 
 
 def fedglp_adp(
     *,
-    beta: Annotated[float, Option(least=0, most=1)] = 0.3,
-    a: Annotated[float, Option(least=0)] = 0.2,
-    sigma_0: Annotated[float, Option(least=0)] = 1.705,
+    beta: Fraction = 0.3,
+    a: NonNegative = 0.2,
+    sigma_0: NonNegative = 1.705,
     dynamic: bool = True,
-    gamma: Annotated[float, Option(least=0)] = 0.4,
-    lambda_1: Annotated[float, Option(least=0)] = 0.05,
-    lambda_2: Annotated[float, Option(least=0)] = 0.1,
+    gamma: NonNegative = 0.4,
+    lambda_1: NonNegative = 0.05,
+    lambda_2: NonNegative = 0.1,
     glp: bool = True,
     by_layer: bool = True,
     acndp: bool = True,
@@ -195,9 +191,8 @@ def fedglp_adp(
         # float64 in every run, because ``grow`` rounds a product with the count.
         count = {"count": next(iter(params.values())).new_zeros((), dtype=torch.float64)}
         clip = initial_weights(params) if acndp and published(task) else {}
-        return ClientState(
-            trees.prefixed("local.", params) | trees.prefixed("mask.", mask) | count | clip
-        )
+        kept = trees.prefixed("local.", params) | trees.prefixed("mask.", mask)
+        return ClientState(kept | count | clip)
 
     def init_server(params: Params, task: Task) -> ServerState:
         return ServerState(initial_weights(params) if acndp and not published(task) else {})

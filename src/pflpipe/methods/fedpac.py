@@ -54,22 +54,20 @@ initial head, trained on the released extractor.
 """
 
 from dataclasses import replace
-from typing import Annotated
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.architectures import Shapes
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Head, Method, Option, Upload, with_head
+from pflpipe.learning.task import Batch, Batches, Task
+from pflpipe.methods.about import NonNegative, NotTiny
+from pflpipe.methods.base import About, Head, Method, Shapes, Upload, with_head, zeros
 from pflpipe.methods.centaur import centaur
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="FedPAC",
-    paper="Xu et al., ICLR 2023",
+    "FedPAC",
+    "Xu et al., ICLR 2023",
     has_global_model=False,
     needs=("body", "classes"),
     public_scale=True,
@@ -92,21 +90,11 @@ def class_means(params: Tree, batches: Batches, task: Task) -> tuple[Tensor, Ten
 
 
 @with_head(epochs=1, lr=0.1, momentum=0.5, weight_decay=5e-4)
-def fedpac(
-    *,
-    weight: Annotated[float, Option(least=0)] = 1.0,
-    centroid_scale: Annotated[float, Option(least=1e-6)] = 6.0,
-    head: Head,
-) -> Method:
+def fedpac(*, weight: NonNegative = 1.0, centroid_scale: NotTiny = 6.0, head: Head) -> Method:
     """Return the method."""
     fedrep = centaur(head=head)
     if not weight:
         return fedrep
-
-    def init_server(params: Params, task: Task) -> ServerState:
-        return ServerState(
-            {name: params["head.weight"].new_zeros(shape) for name, shape in parts(task).items()}
-        )
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
@@ -147,7 +135,7 @@ def fedpac(
         fedrep,
         local_update=local_update,
         aggregate=aggregate,
-        init_server=init_server,
+        init_server=zeros(parts),
         scale=scale,
         parts=parts,
     )

@@ -20,14 +20,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from pflpipe.learning.solvers import Solver
-from pflpipe.learning.task import Batches, Task
+from pflpipe.learning.task import Batches, Solver, Task
 from pflpipe.methods.base import About, Method, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About(
-    title="FedPer", paper="Arivazhagan et al. 2019", has_global_model=False, needs=("body",)
-)
+ABOUT = About("FedPer", "Arivazhagan et al. 2019", has_global_model=False, needs=("body",))
 
 
 def keep(
@@ -52,9 +49,8 @@ def keep(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         trained, loss = train(params, state, batches, task)
-        update = Update(
-            {name: value - params[name] for name, value in trained.items() if name not in state}
-        )
+        shared = [name for name in trained if name not in state]
+        update = Update({name: trained[name] - params[name] for name in shared})
         kept = ClientState({name: trained[name] for name in state})
         return Upload(update=update, extras={}, loss=loss), kept
 

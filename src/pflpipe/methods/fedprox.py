@@ -21,17 +21,14 @@ FedProx defines no personal model. Here it is the released model after E local e
 penalty, as in DP-FedAvg, also for a client that was never in training.
 """
 
-from typing import Annotated
-
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Loss, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import Batch, Batches, Loss, Task
+from pflpipe.methods.base import About, Method, NonNegative, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="FedProx", paper="Li et al., MLSys 2020")
+ABOUT = About("FedProx", "Li et al., MLSys 2020")
 
 
 def proximal(origin: Tree, weight: float, task: Task) -> Loss:
@@ -44,7 +41,7 @@ def proximal(origin: Tree, weight: float, task: Task) -> Loss:
     return loss
 
 
-def fedprox(*, weight: Annotated[float, Option(least=0)] = 0.1) -> Method:
+def fedprox(*, weight: NonNegative = 0.1) -> Method:
     """Return the method."""
 
     def local_update(

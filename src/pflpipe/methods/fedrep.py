@@ -24,11 +24,7 @@ from pflpipe.methods.base import About, Head, Method, with_head
 from pflpipe.methods.centaur import centaur
 
 ABOUT = About(
-    title="FedRep",
-    paper="Collins et al., ICML 2021",
-    has_global_model=False,
-    trains="centaur",
-    needs=("body",),
+    "FedRep", "Collins et al., ICML 2021", has_global_model=False, trains="centaur", needs=("body",)
 )
 
 

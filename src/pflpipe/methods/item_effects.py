@@ -46,15 +46,12 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning import items
-from pflpipe.learning.architectures import Shapes
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import Batch, Batches, Task
+from pflpipe.methods.about import Count, Positive
+from pflpipe.methods.base import About, Method, Option, Shapes, Upload, summaries, zeros
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(
-    title="Item effects", paper="Rasch 1960", needs=("items",), cost=0.1, public_scale=True
-)
+ABOUT = About("Item effects", "Rasch 1960", needs=("items",), cost=0.1, public_scale=True)
 
 STEPS = 50
 LEAST_SHARE = 0.01
@@ -90,8 +87,8 @@ def offset(outputs: Tensor, y: Tensor, real: Tensor, numbers: bool, spread: floa
 
 def item_effects(
     *,
-    answers: Annotated[int, Option(least=1)] = 50,
-    bound: Annotated[float, Option(above=0)] = 1.0,
+    answers: Count = 50,
+    bound: Positive = 1.0,
     spread: Annotated[float, Option(above=0, trained=False)] = 1.0,
 ) -> Method:
     """Return the method."""
@@ -112,9 +109,6 @@ def item_effects(
     def length(task: Task) -> float:
         """Return the largest length of a message: a 1 beside each number is one more."""
         return math.sqrt(answers * (1 + task.loss_function.numbers))
-
-    def init_server(params: Params, task: Task) -> ServerState:
-        return ServerState({"totals": params["head.weight"].new_zeros(parts(task)["totals"])})
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
@@ -160,13 +154,4 @@ def item_effects(
         own = offset(outputs, y, real, numbers, spread)
         return Params(params | {"head.bias": params["head.bias"] + own})
 
-    return Method(
-        local_update,
-        aggregate,
-        personalize,
-        init_server=init_server,
-        scale=scale,
-        sends=lambda task: (),
-        parts=parts,
-        full_pass=True,
-    )
+    return summaries(local_update, aggregate, personalize, zeros(parts), scale=scale, parts=parts)

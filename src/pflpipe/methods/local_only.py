@@ -11,12 +11,10 @@ guarantee: the claim is ``none``, and there is no global model.
 """
 
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload, own_model
+from pflpipe.methods.base import About, Method, Upload, nothing, own_model
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About(
-    title="Local only", paper="baseline", private=False, sends=False, has_global_model=False
-)
+ABOUT = About("Local only", "baseline", private=False, sends=False, has_global_model=False)
 
 
 def local_only() -> Method:
@@ -34,6 +32,4 @@ def local_only() -> Method:
     ) -> Params:
         return Params(task.minimize(state, batches.train, task.loss)[0])
 
-    return Method(
-        local_update, personalize=personalize, init_client=own_model, sends=lambda task: ()
-    )
+    return Method(local_update, personalize=personalize, init_client=own_model, sends=nothing)

@@ -27,24 +27,20 @@ is one of clipped changes with noise. A client that was never in training starts
 mean.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload, own_model, tested
+from pflpipe.methods.base import About, Method, NonNegative, Upload, own_model, tested
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About(title="MR-MTL", paper="Liu et al., NeurIPS 2022", cost=1.2)
+ABOUT = About("MR-MTL", "Liu et al., NeurIPS 2022", cost=1.2)
 
 
-def mr_mtl(
-    *,
-    weight: Annotated[float, Option(least=0)] = 0.1,
-    anchor: Literal["own", "server"] = "own",
-) -> Method:
+def mr_mtl(*, weight: NonNegative = 0.1, anchor: Literal["own", "server"] = "own") -> Method:
     """Return the method."""
 
     def train(

@@ -54,14 +54,13 @@ import torch
 from torch import Tensor
 
 from pflpipe.learning import items
-from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.methods.base import About, Count, Method, Option, Shapes, Upload, summaries
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="One-release factors",
-    paper="Dwork et al. 2014",
+    "One-release factors",
+    "Dwork et al. 2014",
     needs=("items", "two_classes"),
     cost=0.1,
     public_scale=True,
@@ -171,10 +170,7 @@ def with_expected(params: Params, expected: Tensor) -> Params:
 
 
 def one_release_factors(
-    *,
-    answers: Annotated[int, Option(least=2)] = 50,
-    rank: Annotated[int, Option(least=1)] = 30,
-    equal: bool = False,
+    *, answers: Annotated[int, Option(least=2)] = 50, rank: Count = 30, equal: bool = False
 ) -> Method:
     """Return the method."""
     shares = EQUAL if equal else SHARES
@@ -238,13 +234,4 @@ def one_release_factors(
         answered, given = (value.double() for value in own_answers(batches, task))
         return with_expected(params, predicted(answered, given, *model))
 
-    return Method(
-        local_update,
-        aggregate,
-        personalize,
-        init_server=init_server,
-        scale=scale,
-        sends=lambda task: (),
-        parts=parts,
-        full_pass=True,
-    )
+    return summaries(local_update, aggregate, personalize, init_server, scale=scale, parts=parts)

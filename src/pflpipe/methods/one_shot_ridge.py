@@ -50,21 +50,16 @@ dp_fedavg_global has 82.2, 90.3, 91.0 and 91.1 % after 20. With 33 times as many
 one round is better only where there is little noise.
 """
 
-from typing import Annotated
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.architectures import Shapes
-from pflpipe.learning.networks import HEAD
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import HEAD, Batch, Batches, Task
+from pflpipe.methods.base import About, Method, NotTiny, Shapes, Upload, summaries, zeros
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="One-shot ridge", paper="Alsulaimawi 2026", cost=0.1, public_scale=True)
+ABOUT = About("One-shot ridge", "Alsulaimawi 2026", cost=0.1, public_scale=True)
 
 
 def targets(batch: Batch, task: Task) -> Tensor:
@@ -101,10 +96,7 @@ def solved(gram: Tensor, cross: Tensor, penalty: float) -> Tree:
 
 
 def one_shot_ridge(
-    *,
-    penalty: Annotated[float, Option(least=1e-6)] = 0.01,
-    cross_scale: Annotated[float, Option(least=1e-6)] = 1.0,
-    sums: bool = False,
+    *, penalty: NotTiny = 0.01, cross_scale: NotTiny = 1.0, sums: bool = False
 ) -> Method:
     """Return the method."""
 
@@ -116,10 +108,6 @@ def one_shot_ridge(
     def parts(task: Task) -> Shapes:
         classes, features = task.network.shapes["head.weight"]
         return {"gram": (features + 1, features + 1), "cross": (features + 1, classes)}
-
-    def init_server(params: Params, task: Task) -> ServerState:
-        zero = params["head.weight"].new_zeros
-        return ServerState({name: zero(shape) for name, shape in parts(task).items()})
 
     def local_update(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
@@ -138,13 +126,4 @@ def one_shot_ridge(
         total = trees.add(server, share)
         return Params(params | solved(total["gram"], total["cross"], penalty)), total
 
-    return Method(
-        local_update,
-        aggregate,
-        personalize,
-        init_server=init_server,
-        scale=scale,
-        sends=lambda task: (),
-        parts=parts,
-        full_pass=True,
-    )
+    return summaries(local_update, aggregate, personalize, zeros(parts), scale=scale, parts=parts)

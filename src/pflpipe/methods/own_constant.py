@@ -18,18 +18,12 @@ zeros.
 import torch
 import torch.nn.functional as F
 
-from pflpipe.learning.networks import HEAD
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Upload
+from pflpipe.learning.task import HEAD, Batches, Task
+from pflpipe.methods.base import About, Method, Upload, nothing
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="Own constant",
-    paper="baseline",
-    private=False,
-    sends=False,
-    has_global_model=False,
-    cost=0.1,
+    "Own constant", "baseline", private=False, sends=False, has_global_model=False, cost=0.1
 )
 
 
@@ -65,4 +59,4 @@ def own_constant() -> Method:
     ) -> Params:
         return Params(params | constant(params, batches, task))
 
-    return Method(local_update, personalize=personalize, sends=lambda task: (), full_pass=True)
+    return Method(local_update, personalize=personalize, sends=nothing, full_pass=True)

@@ -36,19 +36,18 @@ training has one too.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.directions import batch_gradient, surrogate
-from pflpipe.learning.solvers import Batch, Schedule
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.solvers import batch_gradient, surrogate
+from pflpipe.learning.task import Batch, Batches, Schedule, Task
+from pflpipe.methods.base import About, Method, NonNegative, NotTiny, Upload
 from pflpipe.trees import AnyTree, ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="Per-FedAvg", paper="Fallah et al., NeurIPS 2020", cost=4.1)
+ABOUT = About("Per-FedAvg", "Fallah et al., NeurIPS 2020", cost=4.1)
 
 
 def moved(w: AnyTree, gradient: Tree, rate: float) -> AnyTree:
@@ -93,10 +92,7 @@ def minibatches(schedule: Schedule, batch: Batch) -> Iterator[Batch]:
 
 
 def per_fedavg(
-    *,
-    alpha: Annotated[float, Option(least=0)] = 0.1,
-    variant: Literal["fo", "hf"] = "hf",
-    delta: Annotated[float, Option(least=1e-6)] = 1e-3,
+    *, alpha: NonNegative = 0.1, variant: Literal["fo", "hf"] = "hf", delta: NotTiny = 1e-3
 ) -> Method:
     """Return the method."""
 

@@ -49,23 +49,19 @@ for all clients, and one direction has nine tenths of the variance of its featur
 answer differently.
 """
 
-from typing import Annotated
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.architectures import Shapes
 from pflpipe.learning.heads import ALIGNED
-from pflpipe.learning.networks import HEAD
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import HEAD, Batches, Task
+from pflpipe.methods.base import About, Method, NotTiny, Shapes, Upload, only_body, summaries
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="pFedFDA",
-    paper="McLaughlin and Su, NeurIPS 2024",
+    "pFedFDA",
+    "McLaughlin and Su, NeurIPS 2024",
     has_global_model=False,
     needs=("body", "classes"),
     cost=1.2,
@@ -114,10 +110,7 @@ def classifier(
 
 
 def pfedfda(
-    *,
-    ridge: Annotated[float, Option(least=1e-6)] = 1.0,
-    mean_scale: Annotated[float, Option(least=1e-6)] = 1.0,
-    covariance_scale: Annotated[float, Option(least=1e-6)] = 1.0,
+    *, ridge: NotTiny = 1.0, mean_scale: NotTiny = 1.0, covariance_scale: NotTiny = 1.0
 ) -> Method:
     """Return the method."""
 
@@ -127,9 +120,8 @@ def pfedfda(
         """Return a client's means and covariance, interpolated, in float64."""
         means, covariance = server["means"].double(), server["covariance"].double()
         y, real = labels(batches)
-        z = torch.cat(
-            [means.new_zeros(0, means.shape[1]), *(task.forward(params, b)[0] for b in batches.all)]
-        )
+        features = (task.forward(params, batch)[0] for batch in batches.all)
+        z = torch.cat([means.new_zeros(0, means.shape[1]), *features])
         z = z.detach().double().where(real.unsqueeze(1), 0.0)
         # Place of a row when rows are sorted by class, padding last: every other one is a half.
         place = y.where(real, len(means)).argsort(stable=True).argsort()
@@ -140,9 +132,8 @@ def pfedfda(
         for rest in (0, 1):
             half = real & (place % 2 == rest)
             own = statistics(z, y, half, means)
-            weights, biases = classifier(
-                torch.lerp(means, own[0], each), torch.lerp(covariance, own[1], each), pi, ridge
-            )
+            between = torch.lerp(means, own[0], each), torch.lerp(covariance, own[1], each)
+            weights, biases = classifier(*between, pi, ridge)
             scores = (z @ weights.mT + biases.unsqueeze(1)).log_softmax(-1)  # [BETAS, n, K]
             right = scores.gather(2, y.expand(BETAS, -1).unsqueeze(2)).squeeze(2)
             other = real & ~half
@@ -193,13 +184,6 @@ def pfedfda(
         server["covariance"] = ((vectors * values.clamp(min=0)) @ vectors.T).to(covariance)
         return trees.add(params, released), server
 
-    return Method(
-        local_update,
-        aggregate,
-        personalize,
-        init_server=init_server,
-        scale=scale,
-        sends=lambda task: task.body_names,
-        parts=parts,
-        full_pass=True,
+    return summaries(
+        local_update, aggregate, personalize, init_server, scale=scale, parts=parts, sends=only_body
     )

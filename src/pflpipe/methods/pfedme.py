@@ -37,27 +37,24 @@ have a weight decay of 0.001; all clients train in each round and some of them a
 tested theta is that of the last local step, whose centre is no longer the released w.
 """
 
-from typing import Annotated
-
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.directions import batch_gradient, surrogate
-from pflpipe.learning.solvers import Batch, Solver
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.solvers import batch_gradient, surrogate
+from pflpipe.learning.task import Batch, Batches, Solver, Task
+from pflpipe.methods.base import About, Count, Method, NonNegative, Upload
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="pFedMe", paper="Dinh et al., NeurIPS 2020", cost=5.4)
+ABOUT = About("pFedMe", "Dinh et al., NeurIPS 2020", cost=5.4)
 
 
 def pfedme(
     *,
-    weight: Annotated[float, Option(least=0)] = 15.0,
-    steps: Annotated[int, Option(least=1)] = 5,
-    inner_lr: Annotated[float, Option(least=0)] = 0.05,
-    beta: Annotated[float, Option(least=0)] = 1.0,
+    weight: NonNegative = 15.0,
+    steps: Count = 5,
+    inner_lr: NonNegative = 0.05,
+    beta: NonNegative = 1.0,
 ) -> Method:
     """Return the method."""
 

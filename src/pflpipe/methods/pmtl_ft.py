@@ -27,27 +27,20 @@ from the global one.
 """
 
 from dataclasses import replace
-from typing import Annotated
 
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import Batch
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Head, Method, Option, Upload, with_head
+from pflpipe.learning.task import Batch, Batches, Task
+from pflpipe.methods.base import About, Head, Method, NonNegative, Upload, with_head
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="PMTL-FT", paper="Hu et al., TMLR 2023; baseline of Shen et al., ICLR 2023")
+ABOUT = About("PMTL-FT", "Hu et al., TMLR 2023; baseline of Shen et al., ICLR 2023")
 
 
 @with_head(trained=False)
-def pmtl_ft(
-    *,
-    weight: Annotated[float, Option(least=0)] = 1.0,
-    detached: bool = False,
-    head: Head,
-) -> Method:
+def pmtl_ft(*, weight: NonNegative = 1.0, detached: bool = False, head: Head) -> Method:
     """Return the method."""
     fine_tuned = dp_fedavg_fb(head=head)
 

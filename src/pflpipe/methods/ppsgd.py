@@ -29,28 +29,27 @@ for 15 epochs the copy that it tests; here both train for head_epochs. Its perso
 random values, here at zero as in Bietti et al.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.heads import newton
-from pflpipe.learning.solvers import Batch, Solver
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import Batch, Batches, Solver, Task
+from pflpipe.methods.base import About, Count, Fraction, Method, NonNegative, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About(title="PPSGD", paper="Bietti et al., ICML 2022")
+ABOUT = About("PPSGD", "Bietti et al., ICML 2022")
 
 
 def ppsgd(
     *,
-    head_epochs: Annotated[int, Option(least=1)] = 1,
+    head_epochs: Count = 1,
     head_optimizer: Literal["sgd", "adam", "newton"] = "sgd",
-    head_lr: Annotated[float, Option(least=0)] = 0.1,
-    head_momentum: Annotated[float, Option(least=0, most=1)] = 0.0,
-    head_weight_decay: Annotated[float, Option(least=0)] = 0.0,
+    head_lr: NonNegative = 0.1,
+    head_momentum: Fraction = 0.0,
+    head_weight_decay: NonNegative = 0.0,
 ) -> Method:
     """Return the method."""
     solver = Solver(head_optimizer, head_lr, head_momentum, head_weight_decay)

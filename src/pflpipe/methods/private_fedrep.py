@@ -63,15 +63,14 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning import counter_rng, heads
-from pflpipe.learning.architectures import Shapes
-from pflpipe.learning.solvers import Batch, Schedule
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import Batch, Batches, Schedule, Task
+from pflpipe.methods.about import NonNegative
+from pflpipe.methods.base import About, Method, Option, Shapes, Upload, only_body, summaries
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    title="Private FedRep",
-    paper="Snedeker et al., ICML 2025",
+    "Private FedRep",
+    "Snedeker et al., ICML 2025",
     has_global_model=False,
     needs=("body", "classes"),
     cost=0.4,
@@ -143,7 +142,7 @@ def orthonormalised(matrix: Tensor) -> Tensor:
 def private_fedrep(
     *,
     loss: Literal["squared", "logistic"] = "squared",
-    penalty: Annotated[float, Option(least=0)] = 1e-4,
+    penalty: NonNegative = 1e-4,
     halves: bool = True,
     orthonormal: bool = True,
     spectral: bool = True,
@@ -200,23 +199,21 @@ def private_fedrep(
             return stepped, server
         start = params | {name: leading(released["moment"], params[name])}
         begun = dict.fromkeys(params, server["begun"] > 0)
-        return Params(trees.where(begun, stepped, start)), ServerState(
-            {"begun": torch.ones_like(server["begun"])}
-        )
+        after = ServerState({"begun": torch.ones_like(server["begun"])})
+        return Params(trees.where(begun, stepped, start)), after
 
     def personalize(
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> Params:
         return with_head(params, batches_of(batches, False)[0], task)
 
-    return Method(
+    return summaries(
         local_update,
         aggregate,
         personalize,
-        init_server=init_server,
+        init_server,
         scale=scale,
-        sends=lambda task: task.body_names,
         parts=parts,
-        full_pass=True,
+        sends=only_body,
         draws=halves,
     )

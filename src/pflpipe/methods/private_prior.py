@@ -45,20 +45,17 @@ chosen by hand.
 """
 
 import math
-from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pflpipe.learning import heads, items
-from pflpipe.learning.architectures import Shapes
-from pflpipe.learning.networks import HEAD
-from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Method, Option, Upload
+from pflpipe.learning.task import HEAD, Batches, Task
+from pflpipe.methods.base import About, Method, Positive, Shapes, Upload, summaries
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About(title="Private prior", paper="Robbins 1956", cost=0.2, public_scale=True)
+ABOUT = About("Private prior", "Robbins 1956", cost=0.2, public_scale=True)
 
 LEAST = 1e-4
 """Least variance of a coordinate between clients."""
@@ -128,16 +125,12 @@ def remaining(z: Tensor, p: Tensor, variance: Tensor) -> Tensor:
 
 def cut(values: Tensor, length: float) -> Tensor:
     """Return values with a length of at most ``length``."""
-    return values * (  # type: ignore[no-any-return]
-        length / torch.linalg.vector_norm(values).clamp(min=length)
-    )
+    factor: Tensor = length / torch.linalg.vector_norm(values).clamp(min=length)
+    return values * factor
 
 
 def private_prior(
-    *,
-    spread: Annotated[float, Option(above=0)] = 1.0,
-    length: Annotated[float, Option(above=0)] = 3.0,
-    noise: Annotated[float, Option(above=0)] = 1.0,
+    *, spread: Positive = 1.0, length: Positive = 3.0, noise: Positive = 1.0
 ) -> Method:
     """Return the method."""
 
@@ -186,13 +179,4 @@ def private_prior(
         own, _ = posterior(params, batches, task, mean, variance, noise)
         return Params(params | dict(zip(HEAD, (own[:, :-1], own[:, -1]), strict=True)))
 
-    return Method(
-        local_update,
-        aggregate,
-        personalize,
-        init_server=init_server,
-        scale=scale,
-        sends=lambda task: (),
-        parts=parts,
-        full_pass=True,
-    )
+    return summaries(local_update, aggregate, personalize, init_server, scale=scale, parts=parts)
