@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pflpipe.errors import ConfigError, Problems, nearest
+from pflpipe.errors import ConfigError, PflpipeError, Problems, nearest
 from pflpipe.json_records import TYPES, type_of
 
 Block = TypeVar("Block")
@@ -219,12 +219,13 @@ def spelled(items: Mapping[str, Declared], values: Mapping[str, Any]) -> dict[st
     return {name: _spelled(value, items[name].type) for name, value in values.items()}
 
 
-def check(block: Any, location: str) -> None:
+def check(block: Any, location: str, error: type[PflpipeError] = ConfigError) -> None:
     """Check the values of a block and the rules between its options.
 
     Args:
         block: a dataclass with options.
         location: start of error messages (``"partition"``).
+        error: another kind of error, which is the first one alone.
 
     Raises:
         PflpipeError: all errors of the block.
@@ -256,7 +257,10 @@ def check(block: Any, location: str) -> None:
                 what = f"{here} is for {location}.{other} {values}"
                 do = f"remove it for {setting}" if fitting else f"add {other}, or remove it"
                 problems.refuse(f"{what.strip()} only", got=value, do=do)
-    problems.stop()
+    try:
+        problems.stop()
+    except ConfigError as found:
+        raise found if error is ConfigError else error(str(found.all[0])) from None
 
 
 def check_value(value: Any, item: Declared, location: str) -> None:

@@ -69,13 +69,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.attacks.strongest import (
-    ObservedRound,
-    in_units,
-    log_ratios,
-    noise_variance,
-    released_alone,
-)
+from pflpipe.attacks import strongest
+from pflpipe.attacks.strongest import log_ratios
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches
 from pflpipe.privacy import mechanism
@@ -105,20 +100,19 @@ def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     plan = simulation.plan
     member, calibration = roles(simulation.seed, plan.clients)
     products, ratios, progress = _watch(simulation, member)
-    variance = noise_variance(plan)
+    variance = strongest.noise_variance(plan)
     sent = simulation.method.upload(simulation.task).values()
     coordinates = plan.rounds * sum(map(math.prod, sent))
     losses = _losses(simulation, progress, calibration)
     gains = -losses if np.isfinite(losses).all() else np.zeros_like(losses)
     mean, deviation = _null(gains, calibration)
+    known = products, calibration, variance, coordinates
     return {
         "member": member,
         "calibration": calibration,
         "loss": (gains - mean) / deviation,
-        "likelihood": likelihood_ratios(
-            products, calibration, variance, coordinates, informed=False
-        ),
-        "informed": likelihood_ratios(products, calibration, variance, coordinates, informed=True),
+        "likelihood": likelihood_ratios(*known, informed=False),
+        "informed": likelihood_ratios(*known, informed=True),
         "strongest": ratios if np.isfinite(ratios).all() else np.zeros_like(ratios),
     }
 
@@ -156,22 +150,21 @@ def _watch(
         The score ``strongest`` ``[M]``.
         The progress at the end of the run.
     """
-    observed: list[ObservedRound] = []
+    observed: list[strongest.ObservedRound] = []
 
     def release(
         generator: np.random.Generator, uploads: Uploads, present: Tensor, *others: Any
     ) -> Released:
         released = mechanism.release(generator, uploads, present, *others)
-        observed.append(ObservedRound(uploads, present, released.sum))
+        observed.append(strongest.ObservedRound(uploads, present, released.sum))
         return released
 
     # The game's run may be published next to the cell's run. Other clients send in it, so with
     # equal noise the difference of the two would show their messages.
     key = derived_key(simulation.key, "members")
     run = dataclasses.replace(of_members(simulation, member), release=release, key=key)
-    adversary = dataclasses.replace(
-        simulation, seed=seed_for(simulation.seed, "members", "adversary")
-    )
+    seed = seed_for(simulation.seed, "members", "adversary")
+    adversary = dataclasses.replace(simulation, seed=seed)
     clients, progress = range(simulation.plan.clients), rounds.start(run)
     states, products, ratios = progress.states, np.zeros(()), np.zeros(len(clients))
     while progress.round < run.plan.rounds:
@@ -181,7 +174,7 @@ def _watch(
         task = simulation.task_in(progress.round)
         scale = simulation.method.scale(progress.params, progress.server, task)
         uploads = Uploads(computed.update, computed.extras)
-        expected = released_alone(simulation, uploads, scale)
+        expected = strongest.released_alone(simulation, uploads, scale)
         drawn = rounds.cohort(run, progress.round)
         # The messages above are computed at the model that the round starts from, before it moves
         # ``progress`` on.
@@ -198,7 +191,7 @@ def _products(alone: Tree, released: Tree, scale: Tree, clients: int) -> np.ndar
     total = torch.zeros(clients + 1, clients + 1, dtype=torch.float64)
     for name, rows in alone.items():
         vectors = torch.cat([rows / clients, released[name].unsqueeze(0)])
-        flat = in_units(vectors, scale.get(name))
+        flat = strongest.in_units(vectors, scale.get(name))
         total += (flat @ flat.T).cpu()
     return total.numpy()
 
@@ -248,8 +241,7 @@ def likelihood_ratios(
     length = np.sqrt(np.maximum(squared, np.finfo(float).tiny))
     average_of_null, deviation = _null(inner / length, calibration)
     z, k = (inner / length - average_of_null) / deviation, length / deviation
-    scores: np.ndarray = z * k - k**2 / 2
-    return scores
+    return np.asarray(z * k - k**2 / 2)
 
 
 def _losses(
@@ -274,9 +266,8 @@ def _losses(
             total = total + simulation.task.loss(progress.params, batch) * count
         return total / batches.n.clamp(min=1)
 
-    losses: np.ndarray = (
-        simulation.run_clients(hook, progress.states, clients, work).double().cpu().numpy()
-    )
+    found: Tensor = simulation.run_clients(hook, progress.states, clients, work)
+    losses = found.double().cpu().numpy()
     held = np.array([len(rows) > 0 for rows in simulation.split.train])
     reference = losses[held & calibration]
     return np.where(held, losses, reference.mean() if len(reference) else np.nan)

@@ -57,8 +57,7 @@ round. It concerns an adversary that sees sums, and zero_out neighbours.
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -66,9 +65,10 @@ from scipy.optimize import brentq
 from scipy.stats import binom
 from torch import Tensor
 
+from pflpipe import trees
 from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.privacy import cohorts, mechanism
-from pflpipe.privacy.mechanism import Released, Uploads
+from pflpipe.privacy.mechanism import Released, Round, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
@@ -104,17 +104,6 @@ def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     return {"heads": game.heads, "scores": game.scores}
 
 
-class Round(NamedTuple):
-    """The arguments of ``mechanism.release`` for the M clients of a round."""
-
-    generator: np.random.Generator
-    uploads: Uploads
-    present: Tensor
-    plan: Plan
-    scale: Mapping[str, Tensor]
-    departures: frozenset[str]
-
-
 class Game:
     """The canaries of one run. They are drawn in the first round, when the shapes of the uploads
     are known.
@@ -135,23 +124,22 @@ class Game:
         release; takes the arguments of ``mechanism.release``."""
         of_clients = Round(*arguments)
         plan, units = of_clients.plan, _units(of_clients)
-        unit = _flat(units)
+        unit, shapes = trees.flat(units).double(), trees.shapes(units)
         if not self._round:
             self._toss(int((unit > 0).sum()), len(unit))
         places = self._places(unit)
         rows = self._rows(unit, places, plan)
         extras, drawn = self._extras(of_clients), self._drawn(plan)
         messages, zeros = (
-            Uploads(_split(value, units), extras) for value in (rows, torch.zeros_like(rows))
+            Uploads(trees.parted(value, shapes), extras) for value in (rows, torch.zeros_like(rows))
         )
         released = _release(of_clients, messages, drawn)
         # The clients' part, which the auditor knows: the same release without noise, and with
         # canaries of zeros, so that divisor and weights stay the same.
-        noiseless = of_clients._replace(
-            generator=np.random.default_rng(), plan=dataclasses.replace(plan, noise_multiplier=0.0)
-        )
+        quiet = dataclasses.replace(plan, noise_multiplier=0.0)
+        noiseless = of_clients._replace(generator=np.random.default_rng(), plan=quiet)
         clients_part = _release(noiseless, zeros, drawn)
-        rest = _flat(released.sum) - _flat(clients_part.sum)
+        rest = trees.flat(released.sum).double() - trees.flat(clients_part.sum).double()
         rest_of_canaries = (rest[places] / unit[places]).cpu().numpy()
         enlarged = _enlarged(plan, len(self.heads))
         message = (plan.clip_norm or 1.0) / enlarged.expected_cohort
@@ -178,9 +166,8 @@ class Game:
         heads = torch.from_numpy(self.heads[: len(places)]).to(unit.device)
         # Far above the clip bound, so that a clip that fails shows in the scores.
         length = LENGTH * (plan.clip_norm or 0.0)
-        rows[torch.arange(len(places), device=unit.device), places] = (
-            length * unit[places] * heads
-        ).float()
+        sent = (length * unit[places] * heads).float()
+        rows[torch.arange(len(places), device=unit.device), places] = sent
         return rows
 
     def _extras(self, of_clients: Round) -> Tree:
@@ -231,9 +218,8 @@ def _release(of_clients: Round, injected: Uploads, drawn: Tensor) -> Released:
         for tree, more in ((uploads.update, injected.update), (uploads.extras, injected.extras))
     )
     everyone = torch.cat([present, drawn.to(present.device)])
-    joint = of_clients._replace(
-        uploads=Uploads(update, extras), present=everyone, plan=_enlarged(plan, len(drawn))
-    )
+    both, enlarged = Uploads(update, extras), _enlarged(plan, len(drawn))
+    joint = of_clients._replace(uploads=both, present=everyone, plan=enlarged)
     released = mechanism.release(*joint)
     # The engine reads these fields by the rows of the clients that it trained.
     rows = {name: getattr(released, name)[:clients] for name in ("norms", "clipped", "nonfinite")}
@@ -256,17 +242,6 @@ def _log_ratio(rest: np.ndarray, plan: Plan) -> np.ndarray:
     if plan.sample_rate < 1:
         ratio = np.logaddexp(math.log1p(-plan.sample_rate), math.log(plan.sample_rate) + ratio)
     return np.asarray(ratio)
-
-
-def _flat(tree: Tree) -> Tensor:
-    return torch.cat([value.reshape(-1) for value in tree.values()]).double()
-
-
-def _split(rows: Tensor, like: Tree) -> Tree:
-    parts = torch.split(rows, [value.numel() for value in like.values()], dim=1)
-    return {
-        name: part.reshape(-1, *like[name].shape) for name, part in zip(like, parts, strict=True)
-    }
 
 
 # ---------------------------------------------------------------- the bound
@@ -323,9 +298,8 @@ def guess(heads: np.ndarray, scores: np.ndarray, guesses: int) -> int:
     scores, tails for as many of the lowest."""
     # A stable sort: equal scores keep their order, which is independent of the coins.
     order = np.argsort(scores, kind="stable")
-    return int(
-        heads[order[len(order) - guesses // 2 :]].sum() + (~heads[order[: guesses // 2]]).sum()
-    )
+    lowest, highest = order[: guesses // 2], order[len(order) - guesses // 2 :]
+    return int(heads[highest].sum() + (~heads[lowest]).sum())
 
 
 def judged(heads: np.ndarray, scores: np.ndarray, delta: float) -> dict[str, float]:

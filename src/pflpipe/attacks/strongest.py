@@ -61,9 +61,8 @@ def released_alone(simulation: Simulation, uploads: Uploads, scale: Tree) -> Tre
     rows = uploads.mapped(lambda value: value.unsqueeze(1))
     present = torch.ones(len(next(iter(rows.update.values()))), 1, dtype=torch.bool)
     scales = {name: value.expand(uploads.update[name].shape) for name, value in scale.items()}
-    return mechanism.release(
-        np.random.default_rng(), rows, present, single, scales, simulation.departures
-    ).sum
+    rest = present, single, scales, simulation.departures
+    return mechanism.release(np.random.default_rng(), rows, *rest).sum
 
 
 def in_units(rows: Tensor, scale: Tensor | None) -> Tensor:

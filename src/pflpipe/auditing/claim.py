@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pflpipe import options
 from pflpipe.cells import MECHANISMS, Privacy
-from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.errors import PrivacyError
 from pflpipe.options import Option
 from pflpipe.privacy import mechanisms
 from pflpipe.privacy.plan import Plan
@@ -54,10 +54,7 @@ class Claim:
     """d, the length of a message"""
 
     def __post_init__(self) -> None:
-        try:
-            options.check(self, "claim")
-        except ConfigError as error:
-            raise PrivacyError(str(error.all[0])) from None
+        options.check(self, "claim", PrivacyError)
         unless, local, sampled = PrivacyError.unless, self.trust == "local", self.sample_rate < 1
         multiplier = self.noise_multiplier is not None
         got = "neither a noise multiplier nor an epsilon"

@@ -1,11 +1,13 @@
 """Clipping of updates to a bound on their joint length over all tensors, for any input numbers."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from pflpipe.trees import Tensors, Tree
 
 # Worst-case rounding in epsilons of the dtype: half an epsilon for each sum, product, quotient or
 # conversion.
@@ -25,12 +27,8 @@ ROUNDING = 1e-13
 
 @torch.no_grad()
 def clip(
-    tree: Mapping[str, Tensor],
-    bound: float | Tensor,
-    scale: Mapping[str, Tensor] | None = None,
-    norm: int = 2,
-    lead: int = 1,
-) -> tuple[dict[str, Tensor], Tensor]:
+    tree: Tensors, bound: float | Tensor, scale: Tensors | None = None, norm: int = 2, lead: int = 1
+) -> tuple[Tree, Tensor]:
     """Return each client's update, shortened to a joint scaled norm of at most ``bound``.
 
     Args:
@@ -99,7 +97,7 @@ def clip(
 
 
 @torch.no_grad()
-def in_steps(tree: Mapping[str, Tensor], step: float, most: int, lead: int) -> dict[str, Tensor]:
+def in_steps(tree: Tensors, step: float, most: int, lead: int) -> Tree:
     """Return each client's update in whole numbers of steps, rounded towards zero, float64; zero
     for a client whose sum of squares is above ``most``, which is below 2^53, or not a number.
 
@@ -122,9 +120,7 @@ def in_steps(tree: Mapping[str, Tensor], step: float, most: int, lead: int) -> d
     }
 
 
-def measure(
-    tree: Mapping[str, Tensor], scales: Mapping[str, Tensor], norm: int, lead: int
-) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+def measure(tree: Tensors, scales: Tensors, norm: int, lead: int) -> tuple[Tree, Tensor, Tensor]:
     """Return each client's scaled update divided by its largest entry, that entry, and the length
     divided by that entry.
 
@@ -139,7 +135,7 @@ def measure(
     Returns:
         name -> ``[..., M, n]``, in new memory; and two tensors of float64 ``[..., M]``.
     """
-    flat: dict[str, Tensor] = {}
+    flat: Tree = {}
     for name, tensor in tree.items():
         shape = tensor.shape[lead:]
         if name in scales:
@@ -162,9 +158,7 @@ def measure(
     return units, peak.double(), power ** (1 / norm)
 
 
-def exact_norms(
-    tree: Mapping[str, Tensor], scales: Mapping[str, Tensor], norm: int, wanted: Tensor
-) -> Tensor:
+def exact_norms(tree: Tensors, scales: Tensors, norm: int, wanted: Tensor) -> Tensor:
     """Return the scaled norms in float64, ``[..., M]``. Norms that are not ``wanted``, bool ``[...,
     M]``, may be 0.
 
@@ -194,8 +188,8 @@ def for_clients(scale: Tensor, axes: int) -> Tensor:
 
 @torch.no_grad()
 def clip_groups(
-    tree: Mapping[str, Tensor], groups: Sequence[Sequence[str]], bounds: Tensor, lead: int = 1
-) -> tuple[dict[str, Tensor], Tensor]:
+    tree: Tensors, groups: Sequence[Sequence[str]], bounds: Tensor, lead: int = 1
+) -> tuple[Tree, Tensor]:
     """Return the updates with each group of tensors shortened separately in the L2 norm, as
     published codes do by tensor or by layer.
 
@@ -208,7 +202,7 @@ def clip_groups(
     Returns:
         The clipped tree and bool ``[..., M]``: which clients had a group shortened.
     """
-    clipped: dict[str, Tensor] = {}
+    clipped: Tree = {}
     shortened = torch.zeros(bounds.shape[:-1], dtype=torch.bool, device=bounds.device)
     for place, names in enumerate(groups):
         bound = bounds[..., place].double()

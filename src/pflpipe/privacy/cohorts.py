@@ -41,5 +41,4 @@ def group_cohort(key: str, round: int, plan: Plan) -> np.ndarray:
     rests on the division being secret.
     """
     group = release_rng(key, "groups").permutation(plan.clients) % plan.groups
-    cohort: np.ndarray = group == round % plan.groups
-    return cohort
+    return np.asarray(group == round % plan.groups)

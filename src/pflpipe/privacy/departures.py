@@ -22,7 +22,7 @@ The docstring of each method names the paper or the official code behind its dep
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -32,14 +32,11 @@ from pflpipe.errors import PrivacyError
 from pflpipe.facts.departures import EXTRAS, OF_MESSAGES, SPLIT_CLIP
 from pflpipe.privacy.clipping import clip_groups
 from pflpipe.privacy.plan import Plan, message_share
+from pflpipe.trees import Tensors, Tree
 
 
 def check_extras(
-    update: Mapping[str, Tensor],
-    extras: Mapping[str, Tensor],
-    present: Tensor,
-    plan: Plan,
-    departures: frozenset[str],
+    update: Tensors, extras: Tensors, present: Tensor, plan: Plan, departures: frozenset[str]
 ) -> None:
     """Raise PrivacyError unless the extras are exactly those that the departures read, with
     fitting shapes."""
@@ -80,12 +77,8 @@ def groups(names: Iterable[str], departures: frozenset[str]) -> list[tuple[str, 
 
 
 def bounded(
-    update: Mapping[str, Tensor],
-    extras: Mapping[str, Tensor],
-    plan: Plan,
-    departures: frozenset[str],
-    lead: int,
-) -> tuple[dict[str, Tensor], Tensor]:
+    update: Tensors, extras: Tensors, plan: Plan, departures: frozenset[str], lead: int
+) -> tuple[Tree, Tensor]:
     """Return the updates after the departures' bounds, which replace the joint clip, and bool
     ``[..., M]``: whose update changed.
 
@@ -121,9 +114,7 @@ def bounded(
     return result, changed | shortened
 
 
-def weights(
-    extras: Mapping[str, Tensor], present: Tensor, plan: Plan, departures: frozenset[str]
-) -> Tensor:
+def weights(extras: Tensors, present: Tensor, plan: Plan, departures: frozenset[str]) -> Tensor:
     """Return the weight of each message in the average, float64 ``[..., M]``; all zero if the
     present clients have no weight."""
     if departures.isdisjoint({"data_size_weights", "raw_similarity_weights"}):
@@ -140,12 +131,7 @@ def weights(
 
 
 def deviation(
-    name: str,
-    update: Mapping[str, Tensor],
-    extras: Mapping[str, Tensor],
-    plan: Plan,
-    departures: frozenset[str],
-    lead: int,
+    name: str, update: Tensors, extras: Tensors, plan: Plan, departures: frozenset[str], lead: int
 ) -> Tensor:
     """Return the standard deviation of the noise in tensor ``name`` of each message, float64,
     broadcastable to ``[..., M, *shape]``."""

@@ -31,8 +31,9 @@ and DP-FedAvg (McMahan et al., ICLR 2018).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +45,10 @@ from pflpipe.privacy import correlated, secure_sum
 from pflpipe.privacy.clipping import clip, for_clients, in_steps, squares
 from pflpipe.privacy.departures import bounded, check_extras, deviation, weights
 from pflpipe.privacy.plan import Plan
+from pflpipe.trees import Tensors, Tree
+
+Source = np.random.Generator | correlated.Drawn
+"""What the noise of a round comes from."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,8 @@ class Uploads:
             without departures.
     """
 
-    update: Mapping[str, Tensor]
-    extras: Mapping[str, Tensor] = field(default_factory=dict)
+    update: Tensors
+    extras: Tensors = field(default_factory=dict)
 
     def mapped(self, function: Callable[[Tensor], Tensor]) -> Uploads:
         """Return the uploads with the function applied to every tensor."""
@@ -89,9 +94,9 @@ class Released:
         nonfinite: ``[..., M]`` bool, drawn and counted as zero.
     """
 
-    sum: dict[str, Tensor]
-    messages: dict[str, Tensor]
-    clean: dict[str, Tensor]
+    sum: Tree
+    messages: Tree
+    clean: Tree
     wrapped: Tensor
     noise_norm: Tensor
     signal_norm: Tensor
@@ -100,13 +105,24 @@ class Released:
     nonfinite: Tensor
 
 
+class Round(NamedTuple):
+    """The arguments of ``release``."""
+
+    generator: Source
+    uploads: Uploads
+    present: Tensor
+    plan: Plan
+    scale: Tensors
+    departures: frozenset[str]
+
+
 @torch.no_grad()
 def release(
-    generator: np.random.Generator | correlated.Drawn,
+    generator: Source,
     uploads: Uploads,
     present: Tensor,
     plan: Plan,
-    scale: Mapping[str, Tensor] | None = None,
+    scale: Tensors | None = None,
     departures: Iterable[str] = frozenset(),
 ) -> Released:
     """Return the release of a round: clip, sum, add ONE noise draw, divide by the expected cohort.
@@ -138,7 +154,8 @@ def release(
     scale = scale or {}
     if uploads.update:
         present = present.to(next(iter(uploads.update.values())).device)
-    _check(generator, uploads, present, plan, scale, departures)
+    given = Round(generator, uploads, present, plan, scale, departures)
+    _check(given)
     lead = present.ndim
     bound = math.inf if plan.clip_norm is None else plan.clip_norm
     shapes = {name: rows.shape[lead:] for name, rows in uploads.update.items()}
@@ -155,9 +172,7 @@ def release(
         clipped, shortened = bounded(clipped, uploads.extras, plan, departures, lead)
     if departures & OF_MESSAGES:
         assert isinstance(generator, np.random.Generator)
-        signal, noise, messages, clean = _noise_of_messages(
-            generator, clipped, uploads.extras, present, plan, scale, departures
-        )
+        signal, noise, messages, clean = _noise_of_messages(given, clipped)
     elif whole is not None:
         assert isinstance(generator, np.random.Generator)
         drawn, signs = secure_sum.noise_and_signs(generator, whole, present.shape[:-1])
@@ -167,7 +182,7 @@ def release(
         unit = whole.step / plan.clients
         signal, noise, messages, clean = {"": total * unit}, {"": drawn * unit}, {}, {"": total}
     else:
-        signal, noise = _noise_of_sum(generator, clipped, present, plan, scale)
+        signal, noise = _noise_of_sum(given, clipped)
         messages, clean = {}, signal
     if whole is None:
         sums = {name: value + noise.get(name, 0.0) for name, value in signal.items()}
@@ -189,9 +204,7 @@ def release(
     )
 
 
-def upload_bits(
-    uploads: Uploads, present: Tensor, scale: Mapping[str, Tensor], plan: Plan
-) -> float:
+def upload_bits(uploads: Uploads, present: Tensor, scale: Tensors, plan: Plan) -> float:
     """Return the number of bits that one client sends in a round: 32 for each coordinate, and 1 for
     each place of a mask that is sent too; under secure aggregation those of its whole numbers.
 
@@ -207,20 +220,14 @@ def upload_bits(
         if mask is not None:
             bits += 32 * int(mask[present.to(mask.device)].sum()) / clients + places
         else:
-            bits += 32 * (
-                int((scale[name] > 0).expand(value[0].shape).sum()) if name in scale else places
-            )
+            kept = (scale[name] > 0).expand(value[0].shape) if name in scale else None
+            bits += 32 * (places if kept is None else int(kept.sum()))
     return bits
 
 
-def _noise_of_sum(
-    generator: np.random.Generator | correlated.Drawn,
-    clipped: Mapping[str, Tensor],
-    present: Tensor,
-    plan: Plan,
-    scale: Mapping[str, Tensor],
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _noise_of_sum(given: Round, clipped: Tensors) -> tuple[Tree, Tree]:
     """Return the clipped sum and its one noise draw, both divided by q M, in float64."""
+    generator, _, present, plan, scale, _ = given
     signal, noise, spread = {}, {}, 0.0
     if plan.clip_norm is not None and plan.noise_multiplier is not None:
         spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
@@ -248,17 +255,11 @@ def _noise_of_sum(
     return signal, noise
 
 
-def _noise_of_messages(
-    generator: np.random.Generator,
-    clipped: Mapping[str, Tensor],
-    extras: Mapping[str, Tensor],
-    present: Tensor,
-    plan: Plan,
-    scale: Mapping[str, Tensor],
-    departures: frozenset[str],
-) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+def _noise_of_messages(given: Round, clipped: Tensors) -> tuple[Tree, Tree, Tree, Tree]:
     """Return the weighted averages, in float64, of the clipped updates and of the noise in each
     message; then, in the shapes of the updates, the messages and the messages without noise."""
+    generator, uploads, present, plan, scale, departures = given
+    extras = uploads.extras
     average = weights(extras, present, plan, departures)
     signal, noise, messages, clean = {}, {}, {}, {}
     for name, rows in clipped.items():
@@ -295,7 +296,7 @@ def _sum_over_clients(rows: Tensor, counts: Tensor) -> Tensor:
     return total
 
 
-def _length(tree: Mapping[str, Tensor], present: Tensor) -> Tensor:
+def _length(tree: Tensors, present: Tensor) -> Tensor:
     """Return the joint L2 norm ``[...]`` in float64; 0 for an empty tree."""
     total = torch.zeros(present.shape[:-1], dtype=torch.float64, device=present.device)
     for value in tree.values():
@@ -304,9 +305,7 @@ def _length(tree: Mapping[str, Tensor], present: Tensor) -> Tensor:
 
 
 def _drawn(
-    generator: np.random.Generator | correlated.Drawn,
-    shapes: Sequence[tuple[int, ...]],
-    plan: Plan,
+    generator: Source, shapes: Sequence[tuple[int, ...]], plan: Plan
 ) -> Iterable[np.ndarray]:
     """Return the standard noise of a plan, or that of a round of correlated noise, in these
     shapes."""
@@ -315,16 +314,10 @@ def _drawn(
     return (plan.law.draw(generator, shape) for shape in shapes)
 
 
-def _check(
-    generator: np.random.Generator | correlated.Drawn,
-    uploads: Uploads,
-    present: Tensor,
-    plan: Plan,
-    scale: Mapping[str, Tensor],
-    departures: frozenset[str],
-) -> None:
+def _check(given: Round) -> None:
     # Without departures only public facts can raise an error: shapes, dtypes, names and the scale.
     # A value that a client holds must not decide whether a round is released.
+    generator, uploads, present, plan, scale, departures = given
     if isinstance(generator, np.random.Generator) == (plan.band > 1 or plan.noise == "secure"):
         expected = "one of NumPy, whose noise is float64 and the same on every device"
         if plan.noise == "secure":

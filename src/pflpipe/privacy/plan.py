@@ -10,14 +10,12 @@ from typing import Annotated
 
 from pflpipe import json_records, options
 from pflpipe.cells import MECHANISMS
-from pflpipe.errors import ConfigError, PrivacyError
+from pflpipe.errors import PrivacyError
 from pflpipe.files import read_json
 from pflpipe.options import Option
 from pflpipe.privacy import mechanisms
 from pflpipe.privacy.mechanisms.base import Mechanism
-from pflpipe.privacy.noise_laws.band import Band
-from pflpipe.privacy.noise_laws.buffers import Buffers
-from pflpipe.privacy.noise_laws.independent import Independent
+from pflpipe.privacy.noise_laws import Band, Buffers, Independent
 from pflpipe.privacy.secure import Grid, grid
 
 LEAST, LARGEST = 1e-30, 1e30
@@ -41,7 +39,7 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         """Raise PrivacyError for a value out of its range."""
-        _check(self)
+        options.check(self, "privacy plan", PrivacyError)
 
 
 _NOISY = ("mechanism", *MECHANISMS)
@@ -99,7 +97,7 @@ class Plan:
     dropout: Annotated[float, Option(least=0, below=1)] = 0.0
 
     def __post_init__(self) -> None:
-        _check(self)
+        options.check(self, "privacy plan", PrivacyError)
         self.check_fixed()
         if self.buffers and self.band != self.rounds:
             expected = f"that of all rounds, {self.rounds}"
@@ -233,10 +231,3 @@ def read(path: str | PathLike[str]) -> Plan:
     content = read_json(path)
     values = content.get("plan") if isinstance(content, dict) else content
     return json_records.from_json(Plan, values, f"{path}: plan")
-
-
-def _check(values: Adaptive | Plan) -> None:
-    try:
-        options.check(values, "privacy plan")
-    except ConfigError as error:
-        raise PrivacyError(str(error.all[0])) from None

@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -31,10 +31,11 @@ from pflpipe.privacy.correlated import Drawn
 from pflpipe.privacy.departures import deviation
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.noise import normal
-from pflpipe.privacy.noise_laws.buffers import Buffers
+from pflpipe.privacy.noise_laws import Buffers
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.run_check import Residuals
 from pflpipe.seeds import public_name, release_rng
+from pflpipe.trees import Tensors
 
 
 @torch.no_grad()
@@ -46,7 +47,7 @@ def of_release(
     clients: Sequence[int],
     uploads: Uploads,
     present: Tensor,
-    scale: Mapping[str, Tensor],
+    scale: Tensors,
     released: Released,
     secure: Drawn | None = None,
     shared: bool = False,

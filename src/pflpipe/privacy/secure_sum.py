@@ -37,10 +37,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pflpipe import trees
 from pflpipe.errors import PrivacyError
 from pflpipe.privacy.clipping import clip
 from pflpipe.privacy.mechanisms.skellam import LEAST, skellam
 from pflpipe.privacy.plan import Plan
+from pflpipe.trees import Tensors, Tree
 
 DEVIATIONS = 4
 FINEST = 2**40
@@ -126,11 +128,7 @@ def signs(generator: np.random.Generator, of: Rule) -> Tensor:
 
 
 def share(
-    generator: np.random.Generator,
-    update: Mapping[str, Tensor],
-    turn: Tensor,
-    of: Rule,
-    clients: int,
+    generator: np.random.Generator, update: Tensors, turn: Tensor, of: Rule, clients: int
 ) -> Tensor:
     """Return what one client hands to secure aggregation: its message in whole numbers and its
     share of the noise, modulo 2^b, int64 ``[D]``.
@@ -150,7 +148,7 @@ def share(
 
 
 def rounded(
-    generator: np.random.Generator, update: Mapping[str, Tensor], signs: Tensor, of: Rule, lead: int
+    generator: np.random.Generator, update: Tensors, signs: Tensor, of: Rule, lead: int
 ) -> Tensor:
     """Return the clients' rotated messages in whole numbers, float64 ``[..., M, D]``.
 
@@ -158,9 +156,8 @@ def rounded(
         update: name -> ``[..., M, *shape]``, clipped to ``room`` steps.
         lead: number of leading axes, repeats and clients together.
     """
-    flat = torch.cat(
-        [rows.double().reshape(*rows.shape[:lead], -1) for rows in update.values()], dim=-1
-    ).cpu()
+    parts = [rows.double().reshape(*rows.shape[:lead], -1) for rows in update.values()]
+    flat = torch.cat(parts, dim=-1).cpu()
     padded = torch.nn.functional.pad(flat, (0, of.width - flat.shape[-1]))
     turned = hadamard(padded * signs) / of.step
     result = torch.trunc(turned)
@@ -179,18 +176,14 @@ def rounded(
 
 def opened(
     sums: Tensor, signs: Tensor, of: Rule, clients: int, shapes: Mapping[str, torch.Size]
-) -> tuple[dict[str, Tensor], Tensor]:
+) -> tuple[Tree, Tensor]:
     """Return the mean that follows from rotated sums ``[..., D]``, name -> float64 ``[...,
     *shape]``, and how many numbers wrapped around the modulus, ``[...]``."""
     half = of.modulus / 2
     seen = torch.remainder(sums + half, of.modulus) - half
     flat = hadamard(seen) * signs * (of.step / clients)
-    parts, start = {}, 0
-    for name, shape in shapes.items():
-        end = start + math.prod(shape)
-        parts[name] = flat[..., start:end].reshape(*sums.shape[:-1], *shape)
-        start = end
-    return parts, (seen != sums).sum(dim=-1)
+    numbers = sum(map(math.prod, shapes.values()))
+    return trees.parted(flat[..., :numbers], shapes), (seen != sums).sum(dim=-1)
 
 
 def hadamard(rows: Tensor) -> Tensor:
