@@ -62,8 +62,7 @@ class Audited:
     def verdict(self) -> str:
         """``kept``, ``refuted``, or ``unsound``: the noise follows the messages, which no proof
         covers, but no larger epsilon was shown."""
-        verdict: str = self.row["verdict"]
-        return verdict
+        return str(self.row["verdict"])
 
     @property
     def said(self) -> list[str]:

@@ -284,9 +284,8 @@ def _cases(
     mechanism: str, method: str, departures: tuple[str, ...], *, adaptive: bool = False
 ) -> list[Case]:
     drawn = "public_sampling" in departures
-    scaled = (
-        "" if departures or not method or not registry.info(method).about.public_scale else method
-    )
+    is_scaled = method and not departures and registry.info(method).about.public_scale
+    scaled = method if is_scaled else ""
     result = [Case(mechanism, drawn, scaled, departures, "central", adaptive)]
     if mechanisms.of(mechanism).stable:  # shares of other noise have no law of their own
         result.append(Case(mechanism, drawn, scaled, departures, "local", adaptive))

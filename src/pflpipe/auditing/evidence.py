@@ -258,10 +258,8 @@ def size_of_noise(claimed: Plan, units: np.ndarray, level: float) -> tuple[float
 
 def _upper(runs: int, errors: np.ndarray, error: float) -> np.ndarray:
     """Return the Clopper-Pearson upper bounds of the error rates, ``[...]``."""
-    bounds: np.ndarray = np.nan_to_num(
-        stats.beta.ppf(1 - error / 2, errors + 1, runs - errors), nan=1.0
-    )
-    return bounds
+    bounds = stats.beta.ppf(1 - error / 2, errors + 1, runs - errors)
+    return np.asarray(np.nan_to_num(bounds, nan=1.0))
 
 
 def excess_of(curve: np.ndarray, runs: int, errors: np.ndarray, error: float = ERROR) -> np.ndarray:
@@ -276,8 +274,7 @@ def excess_of(curve: np.ndarray, runs: int, errors: np.ndarray, error: float = E
     # One pair of bounds serves all epsilons: they are bounds of the rates, not of delta, so the
     # maximum over epsilon needs no correction for many comparisons.
     gaps = [(1 - missed - np.exp(EPSILONS) * wrong - curve).max(axis=1) for wrong, missed in sides]
-    largest: np.ndarray = np.maximum(*gaps)
-    return largest
+    return np.asarray(np.maximum(*gaps))
 
 
 def likelihood(claimed: Plan, seen: np.ndarray, unit: np.ndarray, known: bool) -> np.ndarray:

@@ -167,7 +167,7 @@ class Audited:
     def movement(self, direction: Tree) -> Tensor:
         """Return the canary's movement of the attacker's view, ``[d]``, up to a factor: along its
         update, and by its bit, which says that it is clipped."""
-        flat = torch.cat([value.reshape(-1) for value in direction.values()]).double()
+        flat = trees.flat(direction).double()
         if self.plan.adaptive is None:
             return flat
         whole, bit = self.shares
@@ -264,9 +264,8 @@ class Audited:
                 # Where the scale is 0 nothing should be sent, so values there stay visible.
                 unit = scale[name].to(value) if name in scale else value.new_ones(())
                 size = sizes[name] / divisor
-                parts.append(
-                    torch.where(unit > 0, value / unit, value).reshape(len(value), -1) / size
-                )
+                shown = torch.where(unit > 0, value / unit, value).reshape(len(value), -1)
+                parts.append(shown / size)
         return torch.cat(parts, dim=1).double(), sums
 
 
@@ -332,9 +331,7 @@ def directions(audited: Audited, params: Tree) -> dict[str, Tree]:
     least = 1.0 if plan.adaptive is None else 2.0
     canaries = {}
     for name, tree in shapes.items():
-        whole = torch.linalg.vector_norm(
-            torch.cat([value.reshape(-1) for value in tree.values()]), ord=plan.norm
-        )
+        whole = torch.linalg.vector_norm(trees.flat(tree), ord=plan.norm)
         factor = max(least, lengths.get(name, 1.0)) * (plan.clip_norm or 1.0) / float(whole)
         canaries[name] = {key: value * factor for key, value in tree.items()}
     return canaries
@@ -368,9 +365,8 @@ def uploads(
     absent = 0.0 if audited.plan.adaptive is None else math.nan
     update = {}
     for name, value in direction.items():
-        rows = torch.where(
-            alone[name], 0, signs.view(-1, *[1] * value.ndim).expand(clients, *value.shape)
-        ).clone()
+        others = signs.view(-1, *[1] * value.ndim).expand(clients, *value.shape)
+        rows = torch.where(alone[name], 0, others).clone()
         rows[audited.canary] = value if there else absent
         rows = rows.expand(repeats, *rows.shape)
         if name in scale:

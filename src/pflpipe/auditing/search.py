@@ -146,9 +146,8 @@ class Search:
         """Return the size of the noise of some views, in units of the plain pair's."""
         noisy = self.noise.noisy
         steps = (views - views.mean(axis=0))[:, noisy] / self.noise.sizes[noisy]
-        return float(
-            np.linalg.norm(steps) / math.sqrt(max(len(views) - 1, 1) * max(noisy.sum(), 1))
-        )
+        count = max(len(views) - 1, 1) * max(noisy.sum(), 1)
+        return float(np.linalg.norm(steps) / math.sqrt(count))
 
 
 def _rank(score: float) -> float:

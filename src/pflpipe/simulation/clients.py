@@ -258,6 +258,12 @@ class Examples:
         return Schedule(self.x, self.y, index, count, tuple(rows.count.tolist()), keys)
 
 
+Work = Mapping[str, Rows]
+"""One client's schedules by name."""
+Sources = Mapping[str, Examples]
+"""For the name of each schedule the data that it indexes."""
+
+
 @dataclass(frozen=True)
 class Engine:
     """Settings for computing the clients of a run: public settings and the machine, no data.
@@ -283,9 +289,9 @@ class Engine:
 def for_each_client(
     hook: Hook,
     states: Callable[[Sequence[int]], ClientState],
-    work: Sequence[Mapping[str, Rows]],
+    work: Sequence[Work],
     sizes: Sequence[int],
-    examples: Mapping[str, Examples],
+    examples: Sources,
     engine: Engine,
     what: str = "hook",
 ) -> Any:
@@ -350,9 +356,8 @@ def for_each_client(
             _map(lambda all, some, rows=rows: all.index_copy_(0, rows, some), computed, results)
     if processes.size == 1:
         return computed
-    return _map(
-        lambda value: processes.gather(value[: len(shares[processes.rank])], shares), computed
-    )
+    own = len(shares[processes.rank])
+    return _map(lambda value: processes.gather(value[:own], shares), computed)
 
 
 @contextlib.contextmanager
@@ -404,16 +409,12 @@ def untouched(what: str, *given: Mapping[str, Tensor]) -> Iterator[None]:
     for tree, kept in zip(given, before, strict=True):
         for name, value in tree.items():
             if not trees.same_bits(value, kept[name]):
-                what, do = (
-                    f"{what}: {name}",
-                    "compute a new tensor, or change a copy: value.clone()",
-                )
-                raise PrivacyError(what, got="changed in place", expected="unchanged inputs", do=do)
+                do = "compute a new tensor, or change a copy: value.clone()"
+                got, expected = "changed in place", "unchanged inputs"
+                raise PrivacyError(f"{what}: {name}", got=got, expected=expected, do=do)
 
 
-def _groups(
-    work: Sequence[Mapping[str, Rows]], device: torch.device, engine: Engine
-) -> list[list[int]]:
+def _groups(work: Sequence[Work], device: torch.device, engine: Engine) -> list[list[int]]:
     """Return groups of clients to run together, the clients with most steps first.
 
     Clients of a group have the same shapes and take as many steps as the first one. A new group
@@ -446,7 +447,7 @@ def _groups(
     return groups
 
 
-def _most(device: torch.device, engine: Engine, parts: Mapping[str, Rows]) -> int:
+def _most(device: torch.device, engine: Engine, parts: Work) -> int:
     """Return the largest number of places in a group of clients with these shapes, by memory. It
     depends only on the network, the shapes and the kind of device."""
     if device.type == "cpu":
@@ -461,7 +462,7 @@ def _most(device: torch.device, engine: Engine, parts: Mapping[str, Rows]) -> in
     return max(2, engine.places, fit // engine.places * engine.places)
 
 
-def _places(clients: int, device: torch.device, engine: Engine, parts: Mapping[str, Rows]) -> int:
+def _places(clients: int, device: torch.device, engine: Engine, parts: Work) -> int:
     """Return the number of places of a group of ``clients`` clients.
 
     On a CPU it is the next multiple of ``engine.places`` above the number of clients. A GPU may
@@ -485,7 +486,7 @@ def _fitting(memory: int, cohort: int, parameters: int, kept: int) -> int:
     return max(1, int(available // (HELD * parameters + PASSES * kept)))
 
 
-def _schedules(work: Mapping[str, Rows], examples: Mapping[str, Examples]) -> dict[str, Schedule]:
+def _schedules(work: Work, examples: Sources) -> dict[str, Schedule]:
     """Return one client's schedules; schedules on the same rows share one copy of them."""
     copies: dict[tuple[int, int], Examples] = {}
     schedules = {}
@@ -505,9 +506,9 @@ def _tensors(schedule: Schedule) -> dict[str, Tensor]:
 def _vmapped(
     hook: Hook,
     states: ClientState,
-    work: Sequence[Mapping[str, Rows]],
+    work: Sequence[Work],
     sizes: Tensor,
-    examples: Mapping[str, Examples],
+    examples: Sources,
     what: str,
 ) -> Any:
     """Return the results of the hook for clients with equal shapes, ``[M, ...]``."""
@@ -544,8 +545,7 @@ def _padded_indices(parts: Sequence[Rows]) -> np.ndarray:
     # A client's padding repeats its own first row, never a row of another client.
     starts = np.cumsum(sizes) - sizes
     places = starts[:, None] + _first_places(sizes, rows)
-    indices: np.ndarray = np.concatenate([part.row_indices for part in parts])[places]
-    return indices
+    return np.asarray(np.concatenate([part.row_indices for part in parts])[places])
 
 
 def _first_places(sizes: np.ndarray, width: int) -> np.ndarray:

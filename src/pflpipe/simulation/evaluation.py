@@ -133,11 +133,10 @@ def accuracies_of_new(
     """
     if simulation.split.new is None:
         return []
-    simulation = dataclasses.replace(
-        simulation, split=simulation.split.new, seed=seed_for(simulation.seed, "new clients")
-    )
+    split, seed = simulation.split.new, seed_for(simulation.seed, "new clients")
+    simulation = dataclasses.replace(simulation, split=split, seed=seed)
     task = simulation.task_in(progress.round, progress.bound)
-    method, split = simulation.method, simulation.split
+    method = simulation.method
     with simulation.calls("init_client", progress.params):
         initial = method.init_client(progress.params, task)
     # The expected number of rounds in which a client is drawn.
@@ -151,9 +150,8 @@ def accuracies_of_new(
         for turn in turns:
             ours = {name: f"{name} {turn}" for name in SEEN_BY_METHODS}
             seen = {name: others[key] for name, key in ours.items() if key in others}
-            state = method.local_update(
-                progress.params, progress.server, state, batches(last.n, seen), task
-            )[1]
+            now = batches(last.n, seen)
+            state = method.local_update(progress.params, progress.server, state, now, task)[1]
         personal = _personal(simulation, progress, state, last)
         return tests.answers(task, personal, progress.params, others)
 
@@ -214,9 +212,8 @@ class _Tests:
                 model, _, name = column.partition("_")
                 common = self.simulation.split.common
                 rows = common if name == "common" else self.held_out[name][client]
-                defined = len(rows) > 0 and (
-                    model == "personal" or self.simulation.has_global_model
-                )
+                is_there = model == "personal" or self.simulation.has_global_model
+                defined = len(rows) > 0 and is_there
                 row[column] = _mean(loss, totals[place], len(rows)) if defined else math.nan
                 if column not in answers["outputs"]:
                     continue

@@ -39,10 +39,9 @@ from pflpipe.privacy.secure_sum import Rule
 from pflpipe.seeds import public_name, release_rng
 from pflpipe.simulation import evaluation, rounds, runs
 from pflpipe.simulation.isolation import Few
-from pflpipe.simulation.progress import Progress
 from pflpipe.simulation.rounds import Computed
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.simulation.states import States
+from pflpipe.simulation.states import Progress, States
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 FILES = ("cell.json", "plan.json", "partition.npz", "examples.npz")
@@ -113,9 +112,8 @@ class Device:
         """
         file = self._state(client, public)
         kept = torch.load(file, weights_only=True) if file.exists() else {"round": -1}
-        if kept["round"] >= public.round:
-            got, expected = public.round + 1, f"one after round {kept['round'] + 1}"
-            raise PrivacyError(f"client {client}: round", got=got, expected=expected)
+        is_new, expected = kept["round"] < public.round, f"one after round {kept['round'] + 1}"
+        PrivacyError.unless(is_new, f"client {client}: round", public.round + 1, expected)
         computed = rounds.local_updates(self.simulation, self._progress(client, public), [client])
         with atomic(file) as path:
             state = {name: value[0].clone() for name, value in computed.states.items()}
@@ -262,9 +260,8 @@ def begin(folder: Path) -> tuple[Cell, Server]:
     """
     cell, simulation = read(folder)
     file = folder / KEY
-    if not file.is_file():
-        do = "write the app again with pflpipe flower; its run is a further release"
-        raise PrivacyError(f"{file}", got="no key", expected="that of a run to begin", do=do)
+    do = "write the app again with pflpipe flower; its run is a further release"
+    PrivacyError.unless(file.is_file(), f"{file}", "no key", "that of a run to begin", do)
     key = file.read_text().strip()
     server = Server(dataclasses.replace(simulation, key=key))
     file.unlink()

@@ -27,8 +27,8 @@ from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
 from pflpipe.simulation.isolation import CLIENTS, Sample
-from pflpipe.simulation.progress import Progress as Progress
 from pflpipe.simulation.simulation import Simulation
+from pflpipe.simulation.states import Progress as Progress
 from pflpipe.simulation.states import States
 from pflpipe.simulation.witness import Witness
 from pflpipe.trees import ClientState, Params, Tree, Update
@@ -211,9 +211,8 @@ def one_round(
         update = Update({name: torch.zeros_like(value) for name, value in update.items()})
     new_states: Tree = computed.states
     # Clients without examples take part, with an update of zeros, but have no loss.
-    trained = present & torch.tensor(
-        [len(simulation.split.train[client]) > 0 for client in clients]
-    )
+    held = [len(simulation.split.train[client]) > 0 for client in clients]
+    trained = present & torch.tensor(held)
     losses = computed.loss.cpu()[trained]
     row = {
         "round": round + 1,
@@ -298,10 +297,9 @@ def _check_upload(update: Tree, method: Method, task: Task) -> None:
     declared = method.upload(task)
     sent = {name: tuple(value.shape[1:]) for name, value in update.items()}
     differing = sorted(name for name in declared | sent if declared.get(name) != sent.get(name))
-    if differing:
-        expected = "exactly those that it says it sends, in their shapes"
-        got = ", ".join(differing)
-        raise PrivacyError("method: tensors in its upload", got=got, expected=expected)
+    expected = "exactly those that it says it sends, in their shapes"
+    what, got = "method: tensors in its upload", ", ".join(differing)
+    PrivacyError.unless(not differing, what, got, expected)
     split = task.departures & SPLIT_CLIP
     if split and method.parts(task):
         what, got = f"departure {min(split)}: parts of an upload", ", ".join(method.parts(task))

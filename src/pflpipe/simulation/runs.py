@@ -45,12 +45,11 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.run_check import Residuals
 from pflpipe.simulation import checkout, evaluation, run_lock
-from pflpipe.simulation.build import build
 from pflpipe.simulation.clients import Examples, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.rounds import COLUMNS, Progress, run, start
 from pflpipe.simulation.run_record import Diagnostics, Program, Record, Sizes
-from pflpipe.simulation.simulation import Recipe, Simulation
+from pflpipe.simulation.simulation import Recipe, Simulation, build
 from pflpipe.simulation.states import States
 
 SILENCE = 30.0
@@ -111,9 +110,8 @@ def of_files(resolved: Resolved, inputs: Inputs, **machine: Unpack[Machine]) -> 
     training = cell.training
     planned = plan.groups, plan.clients, plan.rounds, plan.sample_rate
     expected = training.groups, len(split.train), training.rounds, training.sample_rate
-    if planned != expected:
-        what = f"{inputs.plan}: groups, clients, rounds, sample rate"
-        raise DataError(what, got=planned, expected=str(expected))
+    what = f"{inputs.plan}: groups, clients, rounds, sample rate"
+    DataError.unless(planned == expected, what, planned, str(expected))
     return of_data(resolved, arrays, split, plan, **machine)
 
 
@@ -371,9 +369,8 @@ class Checkpoint:
             saved = _saved(self.path, simulation.train.x.device)
             if saved["fingerprint"] != self.fingerprint:
                 raise DataError("it belongs to other inputs or another program")
-            self._noted = States.restored(
-                saved["progress"]["states"], self.states, simulation.processes
-            )
+            notes = saved["progress"]["states"]
+            self._noted = States.restored(notes, self.states, simulation.processes)
             residuals = Residuals(**saved["progress"]["residuals"])
             restored = {"states": self._noted, "residuals": residuals}
             progress, problem = Progress(**saved["progress"] | restored), ""

@@ -44,6 +44,8 @@ from pflpipe.simulation.isolation import Sample
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.trees import Params, ServerState, Tree, Update
 
+Message = dict[str, Any]
+"""Plain values and trees of tensors."""
 SECOND = "pflpipe.simulation.second_process"
 SAME = ("seed", "name", "backend", "dtype")
 """Fields of a simulation that the fresh process gets as they are."""
@@ -71,11 +73,10 @@ class Witness:
         Raises:
             PrivacyError: it cannot start.
         """
-        if self._objects and _Process.kept_state:
-            got = "a program in which the code of a run kept state between its calls"
-            expected = "code that has kept nothing"
-            do = "start Python again, as what it kept may be there still"
-            raise PrivacyError("method or model of this program", got=got, expected=expected, do=do)
+        got = "a program in which the code of a run kept state between its calls"
+        what, expected = "method or model of this program", "code that has kept nothing"
+        do = "start Python again, as what it kept may be there still"
+        PrivacyError.unless(not (self._objects and _Process.kept_state), what, got, expected, do)
         self._process = _Process.running()
         self._ask(b"run", _described(self._simulation))
         return self
@@ -103,7 +104,7 @@ class Witness:
             own = {"client": client, "x": rows.x.cpu(), "y": rows.y.cpu()}
             own["state"] = _on_cpu(start.states.of([client]))
 
-            def compare(answer: dict[str, Any], place: int = place) -> None:
+            def compare(answer: Message, place: int = place) -> None:
                 sample.compare(place, answer["results"], "by itself in a fresh process")
 
             self._clients.append(self._ask(b"client", public | own, compare))
@@ -129,7 +130,7 @@ class Witness:
         public = {"round": round, "bound": bound, **_public(params, server)}
         name = self._simulation.name
 
-        def compare(answer: dict[str, Any]) -> None:
+        def compare(answer: Message) -> None:
             hooks, parts = ("scale", "aggregate", "aggregate"), ("scale", "params", "server")
             for hook, part, tree in zip(hooks, parts, results, strict=True):
                 if differing := trees.differing(trees.fingerprints(tree), answer[part]):
@@ -152,10 +153,7 @@ class Witness:
             self._pending.pop(0).result()
 
     def _ask(
-        self,
-        kind: bytes,
-        request: dict[str, Any],
-        compare: Callable[[dict[str, Any]], None] | None = None,
+        self, kind: bytes, request: Message, compare: Callable[[Message], None] | None = None
     ) -> Future[None]:
         def ask() -> None:
             answer = self._process.answer(kind, packed(request))
@@ -262,7 +260,7 @@ def pickled(**objects: Any) -> bytes:
     return content
 
 
-def _described(simulation: Simulation) -> dict[str, Any]:
+def _described(simulation: Simulation) -> Message:
     """Return all that the fresh process needs to know about a run; the run's key is not in it."""
     recipe, network, train = simulation.recipe, simulation.network, simulation.train
     assert recipe is not None
@@ -297,14 +295,14 @@ def _on_cpu(tree: Mapping[str, Tensor]) -> Tree:
     return {name: value.cpu() for name, value in tree.items()}
 
 
-def packed(message: dict[str, Any]) -> bytes:
+def packed(message: Message) -> bytes:
     """Return a message of plain values and trees of tensors as bytes."""
     buffer = io.BytesIO()
     torch.save(message, buffer)
     return buffer.getvalue()
 
 
-def unpacked(message: bytes) -> dict[str, Any]:
+def unpacked(message: bytes) -> Message:
     """Return the message from the bytes of ``packed``."""
-    content: dict[str, Any] = torch.load(io.BytesIO(message), weights_only=True)
+    content: Message = torch.load(io.BytesIO(message), weights_only=True)
     return content
