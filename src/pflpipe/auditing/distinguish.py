@@ -40,9 +40,8 @@ def distinguish(audited: Audited, canary: str, runs: int, key: str) -> Evidence:
         key: of all random numbers.
     """
     first = min(runs, CHOOSING)
-    statistics = {
-        there: _statistics(audited, canary, there, first + runs, key) for there in (False, True)
-    }
+    all_runs = first + runs
+    statistics = {here: _statistics(audited, canary, here, all_runs, key) for here in (False, True)}
     # The statistic and the threshold are chosen on runs that are not evaluated; otherwise the
     # binomial law of the errors, and with it the bound, would not hold.
     choosing, evaluated = (
@@ -169,13 +168,11 @@ def _choose(world: dict[bool, dict[str, Tensor]]) -> tuple[str, dict[str, float]
             for there in world
         }
         shared = (np.cov(columns[True].T) + np.cov(columns[False].T)) / 2
-        weights = np.linalg.pinv(shared, hermitian=True) @ (
-            columns[True].mean(axis=0) - columns[False].mean(axis=0)
-        )
+        gap = columns[True].mean(axis=0) - columns[False].mean(axis=0)
+        weights = np.linalg.pinv(shared, hermitian=True) @ gap
         joint = {name: float(weight) for name, weight in zip(moving, weights, strict=True)}
-        if _separation(_combine(world[True], joint), _combine(world[False], joint)) > 1.1 * abs(
-            ranked[best]
-        ):
+        apart = _separation(_combine(world[True], joint), _combine(world[False], joint))
+        if apart > 1.1 * abs(ranked[best]):
             return "linear discriminant", joint
     return best, {best: math.copysign(1.0, ranked[best])}
 

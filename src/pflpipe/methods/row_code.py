@@ -65,9 +65,8 @@ def of_cell(
     ours = [(kind, name) for kind, names in named.items() for name in names if kind not in found]
     ours += [("metric", name) for name in metrics if not reference.is_reference(name)]
     made = [*given, *(of_package(kind, name) for kind, name in ours)]
-    return tuple(
-        sorted(made, key=lambda part: (list(dependencies.TOUCHES).index(part.kind), part.name))
-    )
+    order = list(dependencies.TOUCHES)
+    return tuple(sorted(made, key=lambda part: (order.index(part.kind), part.name)))
 
 
 def of_training(cell: Cell, loader: str) -> tuple[Dependency, ...]:

@@ -42,9 +42,9 @@ x_t + C sigma w_t and follows from earlier releases, so it is post-processing. T
 may be 1: all clients take part in every round.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -64,9 +64,7 @@ def single(plan: Plan) -> Plan:
         return plan
     multiplier = plan.multiplier / sensitivity_of(plan)
     noise = None if plan.noise_multiplier is None else multiplier
-    return dataclasses.replace(
-        plan, noise_multiplier=noise, rounds=1, groups=1, band=1, buffers=None
-    )
+    return replace(plan, noise_multiplier=noise, rounds=1, groups=1, band=1, buffers=None)
 
 
 def sensitivity_of(plan: Plan) -> float:

@@ -208,10 +208,8 @@ def effective_plan(
     rounds, exposure = _exposure(plan, names, sizes)
     # At q = 1 epsilon depends on T / sigma^2 only, so the plan gets these rounds and the multiplier
     # that gives the exposure.
-    spread = math.sqrt(rounds / exposure) if exposure else 1.0
-    return dataclasses.replace(
-        clipped, noise_multiplier=clipped.multiplier * spread, sample_rate=1.0, rounds=rounds
-    )
+    noise = clipped.multiplier * (math.sqrt(rounds / exposure) if exposure else 1.0)
+    return dataclasses.replace(clipped, noise_multiplier=noise, sample_rate=1.0, rounds=rounds)
 
 
 def ledger(
@@ -302,9 +300,8 @@ def of_dealt(entry: Ledger, effective: Plan, most: int | None, person: str = "us
         f"clients are dealt, and no epsilon of a client is that of one {person} with all rows, "
         f"which {bound}: {holds}"
     )
-    return dataclasses.replace(
-        entry, epsilon_person=at, epsilon_person_1e5=sharper, warnings=(warning, *entry.warnings)
-    )
+    entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
+    return dataclasses.replace(entry, epsilon_person=at, epsilon_person_1e5=sharper)
 
 
 def _message(

@@ -225,9 +225,8 @@ class Server:
         at = self.progress
         of, signs = _rotation(self.simulation, public_name(self.simulation.key), at.round)
         shapes = {name: rows.shape[1:] for name, rows in uploads.update.items()}
-        sums, wrapped = secure_sum.opened(
-            self._seen, signs, of, self.simulation.plan.clients, shapes
-        )
+        everybody = self.simulation.plan.clients
+        sums, wrapped = secure_sum.opened(self._seen, signs, of, everybody, shapes)
         clients = len(next(iter(uploads.update.values())))
         unknown, none = torch.tensor(math.nan), torch.zeros(clients, dtype=torch.bool)
         return Released(

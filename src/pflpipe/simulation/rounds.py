@@ -159,13 +159,12 @@ def local_updates(simulation: Simulation, progress: Progress, clients: Sequence[
     method = simulation.method
     task = simulation.task_in(progress.round, progress.bound)
     work = [simulation.work(client, progress.round) for client in clients]
+    public = progress.params, progress.server
 
     def hook(
         state: ClientState, batches: Batches, others: Mapping[str, Schedule]
     ) -> tuple[Update, Tree, Tensor, ClientState]:
-        upload, new_state = method.local_update(
-            progress.params, progress.server, state, batches, task
-        )
+        upload, new_state = method.local_update(*public, state, batches, task)
         return upload.update, upload.extras, upload.loss, new_state
 
     with simulation.calls("local_update", progress.params, progress.server) as what:
