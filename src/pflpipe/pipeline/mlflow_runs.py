@@ -36,6 +36,8 @@ BY_ROUND = "by_round/"
 name alone is the final one, over all clients, as in the table."""
 _CURVES = ("loss", *(f"{BY_ROUND}{name}" for name in METRICS))  # a group shows means over its seeds
 _WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("mlflow.yaml"))
+_COLUMNS = ("method", "variant", "profile", "claim", "unreviewed_code")
+"""Those of the tidy table that are tags."""
 Point = tuple[str, float, int, int]
 """Name, value, time in milliseconds, step."""
 
@@ -187,11 +189,7 @@ class _Group:
             "study": self.study.name,
             "level": level,
             "kind": "diagnostics",
-            "method": row.cell.method,
-            "variant": row.variant,
-            "profile": row.cell.profile,
-            "claim": claim,
-            "unreviewed_code": code,
+            **{name: group.first(name) or "" for name in _COLUMNS},
             "epsilon": "none" if epsilon is None else _plain(epsilon),
             "unit": "" if ledgers[0].unit == "user" else ledgers[0].unit,
             "epsilon_person": "" if person is None else _plain(person),
