@@ -23,7 +23,7 @@ from pages.verdict_rule import Spread
 from pflpipe.study import catalog, documents
 from pflpipe.study.config import PAPERS, Config, study_file
 from pflpipe.study.load import load_outline
-from pflpipe.study.printed import FILE
+from pflpipe.study.paper import FILE
 
 FOLDER = "readings"
 ROUNDS = "rounds"

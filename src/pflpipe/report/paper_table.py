@@ -16,7 +16,7 @@ from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, best_round_tex
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.summary import dagger, not_covered
 from pflpipe.report.words import WORDS
-from pflpipe.study import layouts
+from pflpipe.study import paper
 from pflpipe.study.settings import budget_text, round_up
 from pflpipe.study.study_spec import PaperLayout, Study
 
@@ -36,9 +36,9 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
     Args:
         frame: the tidy table of the study.
     """
-    grid = layouts.grid(layout, study.rows)
+    grid = paper.grid(layout, study.rows)
     shown = _with_quantity(layout, frame, study.metric.sign)
-    lines: list[tuple[layouts.Line, Places]] = [
+    lines: list[tuple[paper.Line, Places]] = [
         (line, [_group(study, line.name, shown, indices) for indices in line.locations])
         for line in grid.lines
     ]
