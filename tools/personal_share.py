@@ -24,8 +24,9 @@ from pflpipe.simulation import runs
 from pflpipe.simulation.rounds import Progress
 from pflpipe.simulation.scores import places_of
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.study import config, documents, paper
+from pflpipe.study import config, documents
 from pflpipe.study.load import load_study
+from pflpipe.study.paper import FILE
 from pflpipe.trees import ClientState
 
 
@@ -47,7 +48,7 @@ def main() -> None:
     """Print the shares of the study that the command line names."""
     settings = config.load()
     study = load_study(sys.argv[1], results=settings.results_dir)
-    rows = documents.read_yaml(Path(config.STUDIES) / paper.FILE)["results"]
+    rows = documents.read_yaml(Path(config.STUDIES) / FILE)["results"]
     percents = {
         row["param_value"]: row["personalized_percent"]
         for row in rows

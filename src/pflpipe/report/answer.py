@@ -24,6 +24,7 @@ from pflpipe.report.statistics import Difference
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing, planned, stored
 from pflpipe.report.verdicts import DOES_NOT, MARGIN, UNDECIDED, Verdict
+from pflpipe.report.words import WORDS
 from pflpipe.study.settings import layout, measured, round_up
 from pflpipe.study.study_spec import Study
 
@@ -224,10 +225,8 @@ def decides(one: Answer) -> str:
     if one.verdict.word != UNDECIDED:
         return "decided"
     if one.seeds is None:
-        return (
-            f"the gain is so near the margin of {margin(one.group.metric)} that "
-            f"{statistics.MOST_SEEDS} seeds would not decide it"
-        )
+        near, most = margin(one.group.metric), statistics.MOST_SEEDS
+        return str(WORDS["nothing_decides"].format(margin=near, seeds=most))
     needed = f"about {one.seeds} seeds in all would decide it"
     if 0 < one.last_look < one.seeds:  # its intervals hold together at its looks alone
         return f"{needed}, in a study of its own: the last look of this one is at {one.last_look}"

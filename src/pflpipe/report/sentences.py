@@ -263,14 +263,11 @@ def leader(members: Sequence[Group], whose: str, people: People | None = None) -
         return f"{top.name} has the {extreme} mean {place}, but {reason}"
     if outcome.decided:
         return f"{top.name} is the best {place}"
-    if not outcome.bold:
-        seeds = max(difference.seeds for difference in outcome.behind.values())
-        return (
-            f"{top.name} has the {extreme} mean {place}, but {seeds} seeds separate none of the "
-            f"{len(outcome.kept)} methods"
-        )
     others = comparison.ranked(outcome.kept - {top})
-    rivals = names([group.name for group in others])
-    return (
-        f"{top.name} has the {extreme} mean {place}, but the seeds do not separate it from {rivals}"
-    )
+    facts = {
+        "seeds": max(difference.seeds for difference in outcome.behind.values()),
+        "methods": len(outcome.kept),
+        "rivals": names([group.name for group in others]),
+    }
+    text: str = WORDS["not_separate" if outcome.bold else "separate_none"]
+    return text.format(top=top.name, extreme=extreme, place=place, **facts)

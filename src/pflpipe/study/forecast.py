@@ -119,11 +119,8 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
             worst, length = cell, found
     if worst is not None:
         budget = f" at ε = {worst.privacy.epsilon:g}" if worst.privacy.epsilon else ""
-        yield (
-            f"warning: {outline.name}: {worst.method}{budget}: the noise is about {length:,.0f} "
-            "times as long as a message may be: clients learn next to nothing from each other; "
-            f"pflpipe plan {outline.name} has every entry"
-        )
+        of_entry = {"method": worst.method, "budget": budget, "length": length}
+        yield WORDS["hopeless"].format(study=outline.name, **of_entry)
 
 
 def lengths(outline: Outline, header: HeaderOf) -> Iterator[tuple[Cell, float]]:
@@ -295,11 +292,9 @@ def costs(name: str, settings: config.Config, cluster: bool) -> Iterator[str]:
         do = f"make its data: snakemake --cores 1 {settings.data_dir}/NAME.npz"
         raise ConfigError(f"study {name}: the size of its data is not known yet", do=do)
     number, methods = round(sum(often)), len({cell.method for cell in cells})
-    of_states = 1e-6 * state_bytes(cells, header, often)
-    yield (
-        f"{name}: {number:,} runs; {INODES_PER_RUN * number:,.0f} files and folders, "
-        f"{MEGABYTES_PER_RUN * number:,.0f} MB and {of_states:,.0f} MB of clients' states"
-    )
+    of_runs = {"files": INODES_PER_RUN * number, "disk": MEGABYTES_PER_RUN * number}
+    states = 1e-6 * state_bytes(cells, header, often)
+    yield WORDS["costs"].format(study=name, runs=number, states=states, **of_runs)
     costs = ways(number, methods)
     if not cluster:
         yield f"{(training + costs['one job'][1]) / 3600:.3g} CPU-hours"
