@@ -29,9 +29,14 @@ Study = NewType("Study", str)
 Table = NewType("Table", str)
 Method = NewType("Method", str)
 Dataset = NewType("Dataset", str)
-"""Names that shells complete (completion.py)."""
+"""Names that shells complete."""
 Shell = Literal["bash", "zsh", "fish", "tcsh"]
 SHELLS: tuple[str, ...] = typing.get_args(Shell)
+_OWN = r"sed -n '/^datasets:/,/^[a-z]/s/^  \([a-z0-9_]*\):.*/\1/p' config.yaml 2>/dev/null"
+_STUDIES = (
+    "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'"
+)
+"""Commands that list names in a folder."""
 INSTALL = "pip install 'pflpipe[all]'"
 
 
@@ -135,7 +140,7 @@ def _add(commands: Any, function: Command) -> argparse.ArgumentParser:
 
 
 def _add_argument(parser: argparse.ArgumentParser, item: Any, text: str, *, is_word: bool) -> None:
-    """Add an argument or an option; ``_completion`` reads which kind of names it takes."""
+    """Add an argument or an option."""
     from pflpipe.json_records import type_of
 
     kind, inner, _ = type_of(item.type)
@@ -154,8 +159,7 @@ def _add_argument(parser: argparse.ArgumentParser, item: Any, text: str, *, is_w
     if not is_word:
         how["required"] = required
     name = item.name if is_word else f"--{item.name.replace('_', '-')}"
-    action = parser.add_argument(name, help=text, **how)
-    action.names = (inner or kind).__name__  # type: ignore[attr-defined]
+    parser.add_argument(name, help=text, **how)
 
 
 # ---------------------------------------------------------------- from rows to a verdict
@@ -503,10 +507,23 @@ def _verify(file: Path, *, results: Path | None = None, data: Path = Path("data"
 
 def _completion(shell: Shell) -> Iterator[str]:
     """Print a completion script for a shell (docs/cli.md)."""
-    from pflpipe.pipeline import completion
+    import shtab
 
+    from pflpipe.facts.datasets import DATASETS
+    from pflpipe.methods.registry import NAMES
+
+    listed: dict[Any, str] = {
+        Study: _STUDIES,
+        Table: f"{_STUDIES}; ls *.csv *.tsv *.parquet 2>/dev/null",
+        Method: f"echo {' '.join(NAMES)}",
+        Dataset: f"echo {' '.join(DATASETS)}; {_OWN}",
+    }
     parser = _parser()
-    yield completion.script(parser, _commands(parser).values(), shell)
+    for command in _commands(parser).values():
+        for action in command._actions:
+            if names := listed.get(action.type):
+                action.complete = shtab.cmd(names)  # type: ignore[attr-defined]
+    yield shtab.complete(parser, shell)
 
 
 GROUPS: dict[str, tuple[str, tuple[Command, ...]]] = {
