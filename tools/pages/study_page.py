@@ -1,7 +1,7 @@
 """The words of a study, rendered from the schema that checks it: for the site's page about them.
 
 The schema is that of study/documents.py: ``study.schema.yaml`` around the options, each of which is
-one typed field (cells.py, candidates.py).
+one typed field (cells.py, study_spec.py).
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def unchecked() -> str:
 
 
 class Evidence(Protocol):
-    """What a certificate is compared with (evidence.py)."""
+    """What a certificate is compared with (pipeline/certificate.py)."""
 
     def of(self, row: dict[str, Any]) -> tuple[list[str], list[str]]:
         """Return what is refuted in a row, and what is missing for a check."""
