@@ -117,7 +117,7 @@ def _add(commands: Any, function: Command) -> argparse.ArgumentParser:
 
     about, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
     texts = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", rest, re.M))
-    about = f"{about[0].lower()}{about[1:]}".removesuffix(".")
+    about = f"{about[:1].lower()}{about[1:]}".removesuffix(".")
     name = function.__name__.strip("_")
     parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
     parser.set_defaults(function=function)

@@ -333,12 +333,8 @@ def _snakemake(
 
 def _state(outline: Outline, settings: config.Config, since: float) -> str:
     runs = status.read(outline, settings, since)
-    done = sum(run.ended > 0 for run in runs)
-    if done == len(runs):
-        return f"{done} of {done} runs done; tests, audits and the table"
-    left = status.time_left(runs, since, time.time())
-    known = f", training about {duration_text(left)} left" if left else ""
-    return f"{done} of {len(runs)} runs done{known}"
+    last = "; tests, audits and the table" * all(run.ended > 0 for run in runs)
+    return status.told(runs, since, time.time()) + last
 
 
 def _progress(text: str) -> None:

@@ -121,6 +121,13 @@ def read(outline: Outline, settings: config.Config, since: float) -> list[Run]:
     return runs
 
 
+def told(runs: Sequence[Run], since: float, now: float) -> str:
+    """Return how many runs are done and, where it is known, the time that is left."""
+    left = time_left(runs, since, now)
+    known = f", training about {duration_text(left)} left" if left else ""
+    return f"{sum(run.ended > 0 for run in runs)} of {len(runs)} runs done{known}"
+
+
 def time_left(runs: Sequence[Run], since: float, now: float) -> float:
     """Return the seconds of training that are left if it goes on as since a time; 0 if unknown."""
     left = sum(run.seconds * (1 - run.done) for run in runs)

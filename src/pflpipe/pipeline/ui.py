@@ -20,7 +20,6 @@ from pflpipe.files import read_json
 from pflpipe.pipeline import mlflow_export, run, run_summary, status
 from pflpipe.report import answer, tidy
 from pflpipe.study import config
-from pflpipe.study.catalog import duration_text
 from pflpipe.study.load import finish, load_outline
 from pflpipe.study.study_spec import Study
 
@@ -74,10 +73,8 @@ def lines(name: str, port: int, settings: config.Config) -> Iterator[str]:
 def page(name: str, settings: config.Config) -> str:
     """Return the page of what is tested so far, which asks for itself again."""
     outline, results, now = load_outline(name), settings.results_dir, time.time()
-    runs = status.read(outline, settings, status.began() or now)
-    state = f"{sum(one.ended > 0 for one in runs)} of {len(runs)} runs done"
-    if status.began() and (left := status.time_left(runs, status.began(), now)):
-        state += f", training about {duration_text(left)} left"
+    since = status.began() or now
+    state = status.told(status.read(outline, settings, since), since, now)
     study, frame, is_read = tidy.of_cells(outline.study(), ()), pd.DataFrame(), False
     try:
         whole = finish(outline, results)
