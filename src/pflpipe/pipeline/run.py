@@ -25,14 +25,14 @@ import numpy as np
 
 from pflpipe.data import datasets, sources, tables, understood
 from pflpipe.data.blocks import TABLES
-from pflpipe.data.datasets import Arrays, Header
+from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError, DataError, PflpipeError, counted, nearest
 from pflpipe.files import write_text
 from pflpipe.pipeline import mlflow_export, project, run_summary, status
 from pflpipe.report import answer
 from pflpipe.report.tidy import stored
 from pflpipe.report.verdicts import UNDECIDED
-from pflpipe.study import catalog, config, forecast, init
+from pflpipe.study import catalog, config, contents, forecast, init
 from pflpipe.study.catalog import duration_text
 from pflpipe.study.load import finish, load_outline, study_names
 from pflpipe.study.study_spec import Outline
@@ -119,7 +119,7 @@ def _begin(wish: Wish, path: Path) -> Generator[str, None, str]:
     user = wish.user or _column(wish, "--user", "whose row it is", listed)
     label = wish.label or _column(wish, "--label", "what is predicted", listed)
     block = understood.block(table, path, user, label)
-    arrays, note = _read(name, block)
+    arrays, note = contents.read(name, block, config.Config.data_dir / "downloads")
     yield note
     yield from arrays.contract.lines
     yield from (f"warning: {warning}" for warning in arrays.contract.warnings)
@@ -154,15 +154,6 @@ def _column(wish: Wish, option: str, what: str, listed: Sequence[str]) -> str:
     while (answer := wish.ask(question).strip()) not in listed:
         question = f"no column is {answer!r}; {nearest(answer, listed)} "
     return answer
-
-
-def _read(name: str, block: dict[str, object]) -> tuple[Arrays, str]:
-    """Return the rows of a block, and what was taken for what. The data of the study are made by
-    Snakemake."""
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / f"{name}.npz"
-        note = sources.prepare(name, block, Path(folder), made)
-        return datasets.load_arrays(made), note
 
 
 # ---------------------------------------------------------------- what to expect

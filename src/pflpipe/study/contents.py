@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from pflpipe.data import datasets, pins, sources, texts
+from pflpipe.data.blocks import Source
 from pflpipe.data.datasets import Arrays
 from pflpipe.errors import counted, located
 from pflpipe.study.config import Config
@@ -33,13 +34,9 @@ def lines(dataset: str, settings: Config) -> Iterator[str]:
         arrays = datasets.load_arrays(made)
         yield f"{dataset}: {arrays}"
     else:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            located(f"{settings.source}: datasets.{dataset}" if source is not None else ""),
-        ):
-            read = Path(folder) / made.name
-            yield sources.prepare(dataset, source, settings.data_dir / "downloads", read)
-            arrays = datasets.load_arrays(read)
+        with located(f"{settings.source}: datasets.{dataset}" if source is not None else ""):
+            arrays, note = read(dataset, source, settings.data_dir / "downloads")
+        yield note
     train, test = arrays.train_images, arrays.test_images
     yield f"training {train.dtype} {list(train.shape)}, test {list(test.shape)}"
     if train.dtype.kind == "f":
@@ -64,6 +61,15 @@ def lines(dataset: str, settings: Config) -> Iterator[str]:
         yield f"These are {same}the values with which the name was first used ({pin})."
     yield "All numbers here are diagnostics of the rows: no epsilon covers them."
     yield from (f"warning: {warning}" for warning in arrays.contract.warnings)
+
+
+def read(dataset: str, source: Source | None, downloads: Path) -> tuple[Arrays, str]:
+    """Return the rows of a source, read anew, and what it was taken for. The data of a study are
+    made by Snakemake."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / f"{dataset}.npz"
+        note = sources.prepare(dataset, source, downloads, made)
+        return datasets.load_arrays(made), note
 
 
 def _users(arrays: Arrays) -> Iterator[str]:
