@@ -52,7 +52,9 @@ from pflpipe.privacy.ledger import effective_plan, ledger
 from pflpipe.privacy.mechanism import Uploads
 from pflpipe.privacy.mechanisms.gaussian import gdp_epsilon
 from pflpipe.privacy.noise import normal
-from pflpipe.privacy.noise_laws import Band, Buffers, Independent, fitted, sensitivity
+from pflpipe.privacy.noise_laws.band import Band
+from pflpipe.privacy.noise_laws.buffers import Buffers, fitted
+from pflpipe.privacy.noise_laws.independent import Independent, sensitivity
 from pflpipe.privacy.plan import Adaptive
 from pflpipe.simulation import rounds
 from pflpipe.study.epsilon_as_published import as_published, epsilon

@@ -22,7 +22,8 @@ from scipy.signal import lfilter
 
 from pflpipe.cells import Privacy
 from pflpipe.privacy import accounting
-from pflpipe.privacy.noise_laws import Band, Buffers, fitted
+from pflpipe.privacy.noise_laws.band import Band
+from pflpipe.privacy.noise_laws.buffers import Buffers, fitted
 from pflpipe.report.figures import style
 
 FOLDER, FIGURE = Path("docs/correlated_noise"), Path("docs/images/correlated_noise.png")

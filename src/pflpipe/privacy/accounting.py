@@ -25,7 +25,7 @@ from pflpipe.facts.departures import check_adaptive, check_departures
 from pflpipe.privacy import adaptive, correlated, mechanisms
 from pflpipe.privacy.mechanisms import base
 from pflpipe.privacy.mechanisms.base import FINEST_INTERVAL, SEARCH_INTERVAL, Mechanism, Releases
-from pflpipe.privacy.noise_laws import fitted
+from pflpipe.privacy.noise_laws.buffers import fitted
 from pflpipe.privacy.plan import Adaptive, Plan
 
 Sizes = np.ndarray | None

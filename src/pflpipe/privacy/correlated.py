@@ -50,7 +50,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.privacy.noise import normal
-from pflpipe.privacy.noise_laws import Independent, sensitivity
+from pflpipe.privacy.noise_laws.independent import Independent, sensitivity
 from pflpipe.privacy.plan import Plan
 
 Drawn = Callable[[Sequence[tuple[int, ...]]], list[np.ndarray]]

@@ -15,7 +15,9 @@ from pflpipe.files import read_json
 from pflpipe.options import Option
 from pflpipe.privacy import mechanisms
 from pflpipe.privacy.mechanisms.base import Mechanism
-from pflpipe.privacy.noise_laws import Band, Buffers, Independent
+from pflpipe.privacy.noise_laws.band import Band
+from pflpipe.privacy.noise_laws.buffers import Buffers
+from pflpipe.privacy.noise_laws.independent import Independent
 from pflpipe.privacy.secure import Grid, grid
 
 LEAST, LARGEST = 1e-30, 1e30

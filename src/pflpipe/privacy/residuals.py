@@ -31,7 +31,7 @@ from pflpipe.privacy.correlated import Drawn
 from pflpipe.privacy.departures import deviation
 from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.noise import normal
-from pflpipe.privacy.noise_laws import Buffers
+from pflpipe.privacy.noise_laws.buffers import Buffers
 from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.run_check import Residuals
 from pflpipe.seeds import public_name, release_rng

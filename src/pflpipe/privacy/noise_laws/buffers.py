@@ -1,6 +1,4 @@
-"""How the noise of the rounds of a run belongs together: each round has its own, or it takes back a
-part of that of earlier rounds, which a band or buffers keep (buffered linear Toeplitz noise, BLT).
-The cost of each law follows from its coefficients (correlated.py)."""
+"""Noise that a few buffers correlate over all rounds: buffered linear Toeplitz noise (BLT)."""
 
 import functools
 import math
@@ -12,59 +10,7 @@ import numpy as np
 from pflpipe import options
 from pflpipe.errors import PrivacyError
 from pflpipe.options import Option
-
-
-@dataclass(frozen=True)
-class Independent:
-    """The noise of a round is w_t = z_t. Other laws take something back from it."""
-
-    def coefficients(self, rounds: int) -> list[float]:
-        """Return c_0 and the further numbers of the first column of L."""
-        return [1.0]
-
-    def correlate(self, drawn: list[np.ndarray], kept: Any) -> Any:
-        """Make w_t of the z_t of a round, in place, and return what the next round needs.
-
-        Args:
-            drawn: standard normal arrays.
-            kept: what the last round returned; empty at the first.
-        """
-        return kept
-
-    def words(self, rounds: int) -> str:
-        """Return what the noise of so many rounds is."""
-        return "independent"
-
-
-@functools.cache
-def sensitivity(law: Independent, rounds: int, groups: int) -> float:
-    """Return the length by which a client moves all releases together, in whitened noise and clip
-    bounds. It is the root of the number of a client's rounds for independent noise."""
-    rows = np.convolve(np.arange(rounds) % groups == 0, law.coefficients(rounds))[:rounds]
-    return float(np.linalg.norm(rows))
-
-
-@dataclass(frozen=True)
-class Band(Independent):
-    """The first ``width`` coefficients of the square root of the matrix of prefix sums."""
-
-    width: int
-
-    def coefficients(self, rounds: int) -> list[float]:
-        """Return c_0 to c_{width - 1}, each the float64 number closest to it."""
-        return [math.comb(2 * lag, lag) / 4**lag for lag in range(self.width)]
-
-    def correlate(self, drawn: list[np.ndarray], kept: Any) -> Any:
-        """Return the noise of the last rounds, the latest first."""
-        weights = self.coefficients(0)[1:]
-        for weight, before in zip(weights, kept, strict=False):
-            for fresh, old in zip(drawn, before, strict=True):
-                fresh -= weight * old
-        return [drawn, *kept][: len(weights)]
-
-    def words(self, rounds: int) -> str:
-        """Return what the noise of so many rounds is."""
-        return f"correlated by a band of {self.width}"
+from pflpipe.privacy.noise_laws.independent import Independent, sensitivity
 
 
 @dataclass(frozen=True)
