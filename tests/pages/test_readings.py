@@ -79,6 +79,9 @@ def test_a_row_with_the_values_of_a_code_has_each_of_its_own_from_there():
         assert re.match(r"\w+\.py:\d+", option["source"]), option
 
 
+TWO_ROWS = "{dp_fedavg} for DP-FedAvg and {dp_fedsim} for DP-FedSim"
+
+
 @pytest.mark.parametrize(
     ("place", "study", "variant", "round_"),
     [
@@ -96,20 +99,55 @@ def test_controls_without_a_signal_are_those_of_the_committed_file(place, study,
     assert reading["controls"]["zero_signal"]["found"].startswith(f"noise alone {found} for")
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "study", "words"),
+    [
+        ("dp_fedsim_table1_cifar10", 0, "dp_fedsim_readings", TWO_ROWS),
+        ("dp_fedsim_table1_cifar10", 1, "dp_fedsim_readings", TWO_ROWS),
+        ("dp_fedsim_table2_cifar10", 0, "dp_fedsim_readings", "{dp_fedsim} for the whole method"),
+        ("feddpa_table2", 2, "feddpa_official_code", "{feddpa}"),
+    ],
+)
+def test_controls_without_noise_are_those_of_the_committed_file(name, place, study, words):
+    reading = REGISTRIES[name]["readings"][place]
+    frame = pd.read_csv(FOLDER / "controls/zero_noise.csv")
+    rows = frame[frame["study"] == study].set_index("method")[reading["round"]]
+    found = words.format(**{method: f"{value:.1f}" for method, value in rows.items()})
+    assert reading["controls"]["zero_noise"]["found"].startswith(found)
+
+
+def test_a_control_without_noise_has_less_than_a_thousandth_of_the_noise():
+    frame = pd.read_csv(FOLDER / "controls/zero_noise.csv")
+    for study, control in frame.groupby("study"):
+        rows = load_study(study, STUDIES).rows
+        noises = {}
+        for row in rows:
+            clients = np.full(row.cell.partition.clients, 500)
+            noises[row.cell.method, row.variant] = plan_of(row.cell, clients).plan.multiplier
+        for method, variant in zip(control["method"], control["variant"], strict=True):
+            usual = variant.removesuffix("zero noise").removesuffix(", ")
+            assert noises[method, variant] < noises[method, usual] / 1000
+
+
 def test_rows_to_which_a_control_without_a_signal_is_applied_have_its_noise():
-    def noises(study: str, method: str) -> set[float]:
-        cells = [row.cell for row in load_study(study, STUDIES).rows if row.cell.method == method]
-        plans = [
-            plan_of(cell, np.full(100, 500)).plan
-            for cell in cells
-            if cell.departures and cell.partition.clients == 100
+    def noises(study: str, method: str, variants: tuple[str, ...] = ("",)) -> set[float]:
+        cells = [
+            row.cell
+            for row in load_study(study, STUDIES).rows
+            if row.cell.method == method and row.variant in variants
         ]
+        plans = [plan_of(cell, np.full(cell.partition.clients, 500)).plan for cell in cells]
         return {plan.multiplier * plan.clip_norm / plan.expected_cohort for plan in plans}
 
     (noise,) = noises("dp_fedsim_readings", "dp_fedavg")
     for method in ("dp_fedsam", "dp_fedsim"):
         assert noises("dp_fedsim_readings", method) == {noise}
-    assert noises("dp_fedsim_readings_table2", "dp_fedsim") == {noise}
+    rows = ("", "base", "MSA alone", "AGC alone")
+    assert noises("dp_fedsim_readings_table2", "dp_fedsim", rows) == {noise}
+    assert noises("dp_fedsim_readings_sgd", "dp_fedavg") == {noise}
+    for study, variant in (("table1_cifar10", ""), ("readings", "ten clients")):
+        (usual,) = noises(f"dp_fedsim_{study}", "dp_fedavg", (variant,))
+        assert noises(f"dp_fedsim_{study}", "dp_fedsim", (variant,)) == {usual}
 
 
 RULE = {
