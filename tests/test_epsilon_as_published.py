@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from pflpipe.cells import Cell, Model, Partition, Privacy, Training
+from pflpipe.facts.departures import WITHOUT_BOUND
 from pflpipe.methods import registry
 from pflpipe.privacy.accounting import epsilon
-from pflpipe.privacy.ledger import WITHOUT_BOUND
 from pflpipe.study import epsilon_as_published
 from pflpipe.study.load import load_study
 from pflpipe.study.plans import plan_of

@@ -323,7 +323,7 @@ def with_tau(cell: Cell, tau: float) -> Cell:
 
 
 def labels_of(plan: Layout, method: str) -> set[str]:
-    return {setting.label for setting in plan.settings if setting.method == method}
+    return {setting.label for setting in plan.settings if setting.label.split()[0] == method}
 
 
 def test_an_axis_of_the_whole_study_is_a_column_and_one_of_a_method_is_part_of_its_label(study):
