@@ -83,19 +83,19 @@ TWO_ROWS = "{dp_fedavg} for DP-FedAvg and {dp_fedsim} for DP-FedSim"
 
 
 @pytest.mark.parametrize(
-    ("place", "study", "variant", "round_"),
+    ("name", "place", "study", "variant"),
     [
-        (0, "dp_fedsim_table1_cifar10", "", "last"),
-        (1, "dp_fedsim_readings", "", "best"),
-        (2, "dp_fedsim_readings", "ten clients", "best"),
+        ("dp_fedsim_table1_cifar10", 0, "dp_fedsim_table1_cifar10", ""),
+        ("dp_fedsim_table1_cifar10", 1, "dp_fedsim_readings", ""),
+        ("dp_fedsim_table1_cifar10", 2, "dp_fedsim_readings", "ten clients"),
+        ("dp_fedsim_table1_fashion", 1, "dp_fedsim_readings_fashion", ""),
     ],
 )
-def test_controls_without_a_signal_are_those_of_the_committed_file(place, study, variant, round_):
-    reading = REGISTRIES["dp_fedsim_table1_cifar10"]["readings"][place]
+def test_controls_without_a_signal_are_those_of_the_committed_file(name, place, study, variant):
+    reading = REGISTRIES[name]["readings"][place]
     frame = pd.read_csv(FOLDER / "controls/noise_alone.csv", keep_default_na=False)
     rows = frame[(frame["study"] == study) & (frame["variant"] == variant)]
-    assert reading["round"] == round_
-    found = " and ".join(f"{float(value):.1f}" for value in rows[round_])
+    found = " and ".join(f"{float(value):.1f}" for value in rows[reading["round"]])
     assert reading["controls"]["zero_signal"]["found"].startswith(f"noise alone {found} for")
 
 
@@ -145,6 +145,9 @@ def test_rows_to_which_a_control_without_a_signal_is_applied_have_its_noise():
     rows = ("", "base", "MSA alone", "AGC alone")
     assert noises("dp_fedsim_readings_table2", "dp_fedsim", rows) == {noise}
     assert noises("dp_fedsim_readings_sgd", "dp_fedavg") == {noise}
+    assert noises("dp_fedsim_readings_sgd", "dp_fedsim") == {noise}
+    for method in ("dp_fedavg", "dp_fedsam", "dp_fedsim"):
+        assert noises("dp_fedsim_readings_fashion", method) == {noise}
     for study, variant in (("table1_cifar10", ""), ("readings", "ten clients")):
         (usual,) = noises(f"dp_fedsim_{study}", "dp_fedavg", (variant,))
         assert noises(f"dp_fedsim_{study}", "dp_fedsim", (variant,)) == {usual}

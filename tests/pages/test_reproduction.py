@@ -226,7 +226,11 @@ ROUNDS = {
         ["method"],
         ["DP-FedAvg", "FedAvg", "DP-FedSAM-top-k", "DP-FedSim", "DP-FedSAM"],
     ),
-    "dp_fedsim_readings_sgd": ("dp_fedsim_table1_cifar10", ["method"], ["FedAvg", "DP-FedAvg"]),
+    "dp_fedsim_readings_sgd": (
+        "dp_fedsim_table1_cifar10",
+        ["method"],
+        ["FedAvg", "DP-FedAvg", "DP-FedSim"],
+    ),
     "dp_fedsim_readings_table2": (
         "dp_fedsim_table1_cifar10",
         ["variant"],
