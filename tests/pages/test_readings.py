@@ -129,6 +129,32 @@ def test_a_control_without_noise_has_less_than_a_thousandth_of_the_noise():
             assert noises[method, variant] < noises[method, usual] / 1000
 
 
+def test_what_the_page_says_that_noise_costs_follows_from_the_files():
+    control = pd.read_csv(FOLDER / "controls/zero_noise.csv").set_index(["study", "method"])
+    rounds = {
+        study: pd.read_csv(FOLDER / f"rounds/{study}.csv", keep_default_na=False)
+        for study in ("dp_fedsim_readings", "feddpa_official_code")
+    }
+    page = " ".join((ROOT / "docs/reproduction.md").read_text().split())
+    row = rounds["feddpa_official_code"].query("seed == 0")["personal_common"]
+    gained = control.loc[("feddpa_official_code", "feddpa"), "last"] - row.iloc[-1]
+    assert f"FedDPA's official code gains {gained:.1f} points" in page
+    whole = pd.read_csv(FOLDER / "dp_fedsim_table1_cifar10.csv", keep_default_na=False)
+    usual, costs, missing = [], [], []
+    for method, title in (("dp_fedavg", "DP-FedAvg"), ("dp_fedsim", "DP-FedSim")):
+        without = control.loc["dp_fedsim_readings", method]
+        noisy = rounds["dp_fedsim_readings"].query(f"method == '{method}' and variant == ''")
+        best = noisy.query("seed == 0")["global_common"].max()
+        usual.append(f"{title} {without['best']:.1f} for {best:.1f}")
+        at_two = whole.query(f"method == '{method}' and variant == '' and profile == 'paper'")
+        costs.append(f"{without['last'] - float(at_two['global_common'].iloc[0]):.0f}")
+        (printed,) = {float(value) for value in at_two["paper_value"]}
+        missing += [printed - without["best"], printed - without["last"]]
+    assert f"nothing is gained ({', '.join(usual)})" in page
+    assert f"at ε = 2 for whole clients {' and '.join(costs)} points" in page
+    assert f"stay {min(missing):.0f} to {max(missing):.0f} points below the print" in page
+
+
 def test_rows_to_which_a_control_without_a_signal_is_applied_have_its_noise():
     def noises(study: str, method: str, variants: tuple[str, ...] = ("",)) -> set[float]:
         cells = [
