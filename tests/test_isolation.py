@@ -303,7 +303,7 @@ def test_a_run_whose_groups_are_padded_to_the_widest_is_refused(monkeypatch):
     changes = {"sizes": (30, 9, 14, 11), "batch_size": 0, "local_epochs": 5}
     world = simulation("dp_fedavg", backend="vmap", dtype=torch.float32, **changes)
     finished(world)
-    monkeypatch.setattr(clients, "for_each_client", widest)
+    monkeypatch.setattr(engine, "for_each_client", widest)
     with pytest.raises(PrivacyError, match=OTHER_BITS):
         finished(world)
 

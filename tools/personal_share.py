@@ -21,7 +21,7 @@ from pflpipe.learning.task import Batches
 from pflpipe.methods.feddpa import fisher_mask
 from pflpipe.program import run_script
 from pflpipe.simulation import runs
-from pflpipe.simulation.rounds import Progress
+from pflpipe.simulation.progress import Progress
 from pflpipe.simulation.scores import places_of
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.study import config, documents

@@ -42,9 +42,10 @@ from pflpipe.privacy.ledger import ledger
 from pflpipe.privacy.plan import check_delta
 from pflpipe.seeds import derived_key, run_key
 from pflpipe.simulation import rounds, runs
+from pflpipe.simulation.build import build
 from pflpipe.simulation.clients import Examples, device_of, one_thread
 from pflpipe.simulation.rounds import Progress
-from pflpipe.simulation.simulation import Recipe, Simulation, build
+from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.witness import pickled
 from pflpipe.study import plans
 

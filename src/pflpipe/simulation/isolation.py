@@ -21,7 +21,8 @@ import torch
 from pflpipe import trees
 from pflpipe.errors import PrivacyError
 from pflpipe.seeds import release_rng
-from pflpipe.simulation.states import Progress, States
+from pflpipe.simulation.progress import Progress
+from pflpipe.simulation.states import States
 from pflpipe.trees import Tree
 
 CLIENTS = 2

@@ -39,9 +39,10 @@ from pflpipe.privacy.secure_sum import Rule
 from pflpipe.seeds import public_name, release_rng
 from pflpipe.simulation import evaluation, rounds, runs
 from pflpipe.simulation.isolation import Few
+from pflpipe.simulation.progress import Progress
 from pflpipe.simulation.rounds import Computed
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.simulation.states import Progress, States
+from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 FILES = ("cell.json", "plan.json", "partition.npz", "examples.npz")

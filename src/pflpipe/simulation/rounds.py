@@ -27,8 +27,8 @@ from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.residuals import of_bits, of_release
 from pflpipe.seeds import release_rng, seed_for
 from pflpipe.simulation.isolation import CLIENTS, Sample
+from pflpipe.simulation.progress import Progress as Progress
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.simulation.states import Progress as Progress
 from pflpipe.simulation.states import States
 from pflpipe.simulation.witness import Witness
 from pflpipe.trees import ClientState, Params, Tree, Update

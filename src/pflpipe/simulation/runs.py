@@ -45,11 +45,12 @@ from pflpipe.privacy.plan import Plan
 from pflpipe.privacy.plan import read as read_plan
 from pflpipe.privacy.run_check import Residuals
 from pflpipe.simulation import checkout, evaluation, run_lock
+from pflpipe.simulation.build import build
 from pflpipe.simulation.clients import Examples, device_of
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.rounds import COLUMNS, Progress, run, start
 from pflpipe.simulation.run_record import Diagnostics, Program, Record, Sizes
-from pflpipe.simulation.simulation import Recipe, Simulation, build
+from pflpipe.simulation.simulation import Recipe, Simulation
 from pflpipe.simulation.states import States
 
 SILENCE = 30.0

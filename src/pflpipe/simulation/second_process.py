@@ -32,9 +32,10 @@ from pflpipe.simulation import rounds
 from pflpipe.simulation.clients import Examples
 from pflpipe.simulation.isolation import Few
 from pflpipe.simulation.processes import Processes
+from pflpipe.simulation.progress import Progress
 from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.simulation.states import Progress, States
+from pflpipe.simulation.states import States
 from pflpipe.simulation.witness import SAME, unpacked
 from pflpipe.trees import Params, ServerState, Update
 

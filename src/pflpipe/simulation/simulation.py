@@ -18,7 +18,7 @@ from torch.func import vmap
 
 from pflpipe import cells, trees
 from pflpipe.code import dependencies, guard
-from pflpipe.code.dependencies import START, Dependency
+from pflpipe.code.dependencies import Dependency
 from pflpipe.data.split import Split
 from pflpipe.errors import ConfigError, PrivacyError
 from pflpipe.learning.gradients import saved_bytes
@@ -31,11 +31,20 @@ from pflpipe.privacy import adaptive, mechanism, secure
 from pflpipe.privacy.correlated import Correlated, Drawn
 from pflpipe.privacy.mechanism import Released
 from pflpipe.privacy.plan import Plan
-from pflpipe.seeds import derived_key, numpy_rng, release_rng
-from pflpipe.simulation import clients as batched
-from pflpipe.simulation.clients import PLACES, PLACES_UNREVIEWED, Backend, Examples, Rows, untouched
+from pflpipe.seeds import numpy_rng, release_rng
+from pflpipe.simulation.clients import (
+    PLACES,
+    PLACES_UNREVIEWED,
+    Backend,
+    Engine,
+    Examples,
+    Rows,
+    for_each_client,
+    least_rows,
+    minimizer,
+    untouched,
+)
 from pflpipe.simulation.processes import ALONE, Processes
-from pflpipe.simulation.server import with_optimizer
 from pflpipe.simulation.states import States
 from pflpipe.trees import ClientState, Tree, Update
 
@@ -156,7 +165,7 @@ class Simulation:
         training = self.training
         lr = training.lr * training.lr_decay**round
         solver = Solver(training.optimizer, lr, training.momentum, training.weight_decay)
-        plan, minimize = adaptive.of_updates(self.plan, bound), batched.minimizer(self.backend)
+        plan, minimize = adaptive.of_updates(self.plan, bound), minimizer(self.backend)
         public = self.network, plan, solver, training.local_epochs, self.departures
         return Task(*public, minimize, self.augment, training.precision, self.loss_function)
 
@@ -194,15 +203,15 @@ class Simulation:
     @cached_property
     def least_rows(self) -> int:
         """The least padded number of rows of a client under vmap; public."""
-        return batched.least_rows(self.network.parameters, self.plan.expected_cohort)
+        return least_rows(self.network.parameters, self.plan.expected_cohort)
 
     @property
-    def engine(self) -> batched.Engine:
+    def engine(self) -> Engine:
         """The settings of ``for_each_client``."""
         cohort = self.plan.expected_cohort / self.processes.size
         places = PLACES if self.reviewed else PLACES_UNREVIEWED
         sizes = self.network.parameters, cohort, places
-        return batched.Engine(self.backend, *sizes, self.processes, lambda: self.example_bytes)
+        return Engine(self.backend, *sizes, self.processes, lambda: self.example_bytes)
 
     @cached_property
     def keeps_apart(self) -> bool:
@@ -225,13 +234,13 @@ class Simulation:
             labels = torch.randn(shape[0], classes, generator=generator, dtype=x.dtype)
         examples = Examples(inputs.to(x.device), labels.to(x.device))
         params = {name: v.to(x.device) for name, v in network.init(generator, self.dtype).items()}
-        task = dataclasses.replace(self.task, minimize_on=batched.minimizer("vmap"))
+        task = dataclasses.replace(self.task, minimize_on=minimizer("vmap"))
         engine = dataclasses.replace(self.engine, backend="vmap", processes=ALONE)
 
         def trained(clients: Sequence[int]) -> Tree:
             rows = [np.arange(size * client, size * (client + 1)) for client in clients]
             work = [{"train": Rows.epochs(indices, 2, 0, least=size)} for indices in rows]
-            results: Tree = batched.for_each_client(
+            results: Tree = for_each_client(
                 lambda _, schedules, n: task.minimize(params, schedules["train"], task.loss)[0],
                 lambda _: ClientState({}),
                 work,
@@ -360,7 +369,7 @@ class Simulation:
         hook: Callable[[ClientState, Batches, Mapping[str, Schedule]], Any],
         states: States | None,
         clients: Sequence[int],
-        work: Sequence[batched.Work],
+        work: Sequence[Mapping[str, Rows]],
         what: str = "hook",
     ) -> Any:
         """Return ``hook(state, batches, others)`` of K clients, stacked ``[K, ...]``.
@@ -385,7 +394,7 @@ class Simulation:
                 return ClientState({})
             return ClientState(states.of([clients[index] for index in indices]))
 
-        return batched.for_each_client(one, states_of, work, sizes, sources, self.engine, what)
+        return for_each_client(one, states_of, work, sizes, sources, self.engine, what)
 
     def absorb(self, states: Tree, messages: Tree) -> Tree:
         """Return the clients' states after each has seen its own noised message, both stacked
@@ -400,31 +409,3 @@ class Simulation:
             with self.calls("absorb", state, message):
                 new.append(hook(state, message, self.task))
         return {name: torch.stack([state[name] for state in new]) for name in states}
-
-
-def build(simulation: Simulation, server: cells.Server, backend: str) -> Simulation:
-    """Return the simulation with a server optimizer, on a backend that keeps clients apart: the
-    last step of its making.
-
-    Args:
-        simulation: on any backend, with the method's own hooks. Its ``key`` is ``seeds.run_key`` of
-            all settings; where the network is from outside the package, the values with which it
-            starts count too, as its code may have them from elsewhere. Its ``recipe`` is for the
-            second process, which only a private run with code from outside has.
-        server: the server optimizer.
-        backend: ``auto``, ``loop`` or ``vmap``.
-    """
-    # Only on request: without TF32 both backends, and CPU and GPU, agree up to float32 rounding.
-    is_tf32 = simulation.training.precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_tf32
-    network, code, key = simulation.network, simulation.code, simulation.key
-    if any(item.kind == "network" for item in dependencies.outside(code)):
-        key = derived_key(key, START, network.start_digest(simulation.seed))
-    witnessed = dependencies.unreviewed(code) and simulation.plan.mechanism != "none"
-    return dataclasses.replace(
-        simulation,
-        method=with_optimizer(simulation.method, server),
-        key=key,
-        recipe=simulation.recipe if witnessed else None,
-        backend=batched.choose_backend(backend, simulation.train.x.device.type, network.parameters),
-    ).isolated(backend)

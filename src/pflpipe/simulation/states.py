@@ -1,5 +1,4 @@
-"""The state of a run between two rounds. The clients' states in it are stored in a file: only those
-of the cohort are in memory.
+"""The clients' states between rounds, stored in a file. Only those of the cohort are in memory.
 
 The models of ten thousand clients are tens of gigabytes. All clients start with one state, which is
 stored once. A client gets a row in the file in the first round in which it is drawn.
@@ -17,7 +16,6 @@ import tempfile
 import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +25,8 @@ from torch import Tensor
 
 from pflpipe.errors import DataError, located
 from pflpipe.files import atomic
-from pflpipe.privacy.run_check import Residuals
 from pflpipe.simulation.processes import ALONE, Processes
-from pflpipe.trees import Params, ServerState, Tree
+from pflpipe.trees import Tree
 
 
 class States(Mapping[str, Tensor]):
@@ -67,7 +64,8 @@ class States(Mapping[str, Tensor]):
         what = f"{path}: states of the clients"
         needed = (states._slots.max() + 1) * states._file.row_bytes
         size = path.stat().st_size if path.exists() else 0
-        DataError.unless(size >= needed, what, f"{size} bytes", f"at least {needed}")
+        if size < needed:
+            raise DataError(what, got=f"{size} bytes", expected=f"at least {needed}")
         checks = states._file.checks(states._held)
         if not np.array_equal(checks, notes["checks"].cpu().numpy()):
             raise DataError(what, got="other rows than were written")
@@ -119,7 +117,8 @@ class States(Mapping[str, Tensor]):
     @property
     def _held(self) -> np.ndarray:
         """The row numbers of the clients that have trained, in the order of the clients."""
-        return np.asarray(self._slots[self._slots >= 0])
+        held: np.ndarray = self._slots[self._slots >= 0]
+        return held
 
     def of(self, clients: Sequence[int]) -> Tree:
         """Return the states of these clients, ``[K, ...]`` each, on the device of the initial
@@ -128,12 +127,14 @@ class States(Mapping[str, Tensor]):
             return {}
         device = next(iter(self._initial.values())).device
         # One buffer for all states, pinned, so that one asynchronous copy brings them to the GPU.
-        shape, is_pinned = (len(clients), self._file.row_bytes), device.type == "cuda"
-        rows = torch.empty(shape, dtype=torch.uint8, pin_memory=is_pinned)
+        rows = torch.empty(
+            len(clients), self._file.row_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda"
+        )
         slots = self._slots[list(clients)]
         if (slots < 0).any():
-            initial = {name: value.cpu().unsqueeze(0) for name, value in self._initial.items()}
-            rows[:] = _packed(initial)
+            rows[:] = _packed(
+                {name: value.cpu().unsqueeze(0) for name, value in self._initial.items()}
+            )
         for place in np.flatnonzero(slots >= 0):
             rows[place] = torch.frombuffer(self._file.read(slots[place]), dtype=torch.uint8)
         return _unpacked(rows.to(device, non_blocking=True), self._initial)
@@ -145,8 +146,9 @@ class States(Mapping[str, Tensor]):
         new = object.__new__(States)
         new._initial, new._file, new._slots = self._initial, self._file, self._slots.copy()
         if states:
-            packed = _packed({name: states[name].cpu() for name in self._initial})
-            new._slots[list(clients)] = self._file.write(packed)
+            new._slots[list(clients)] = self._file.write(
+                _packed({name: states[name].cpu() for name in self._initial})
+            )
             new._file.hold(new)
         return new
 
@@ -158,39 +160,6 @@ class States(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._initial)
-
-
-@dataclass
-class Progress:
-    """A run after ``round`` rounds: everything that a resumed run needs, and the diagnostics.
-
-    Attributes:
-        round, params, server, states: number of finished rounds, global model, server state, states
-            of all clients.
-        rows, timing: diagnostics and seconds of each round.
-        diverged_round: the first round in which a loss, an upload, a state or the model was not
-            finite. The run continues; such uploads count as zero.
-        releases: number of calls of the release.
-        residuals: differences of the releases from the plan.
-        uploaded_bits: bits that one client sends, summed over the rounds; independent of the
-            cohorts.
-        bound: clip bound of the next round if it adapts, a public number; None is that of the plan.
-        checked: whether the witness has no clients to compute again now (witness.py). Without that
-            there is no checkpoint, so that no run goes on from rounds that nobody has checked.
-    """
-
-    round: int
-    params: Params
-    server: ServerState
-    states: States
-    rows: list[dict[str, float]] = field(default_factory=list)
-    timing: list[dict[str, float]] = field(default_factory=list)
-    diverged_round: int | None = None
-    releases: int = 0
-    residuals: Residuals = field(default_factory=Residuals)
-    uploaded_bits: float = 0.0
-    bound: float | None = None
-    checked: bool = True
 
 
 class _File:
@@ -235,8 +204,10 @@ class _File:
                 written = os.pwrite(self._opened().fileno(), row, place)
                 row, place = row[written:], place + written
         except OSError as error:
-            path, size = self._path or tempfile.gettempdir(), math.ceil(self.row_bytes / 1000)
-            what = f"{path}: states of the clients, {size} kB each"
+            what = (
+                f"{self._path or tempfile.gettempdir()}: states of the clients, "
+                f"{math.ceil(self.row_bytes / 1000)} kB each"
+            )
             raise DataError(what, got=str(error)) from error
 
     def read(self, slot: int) -> bytearray:
@@ -269,8 +240,10 @@ class _File:
 
 def _packed(tree: Tree) -> Tensor:
     """Return the tensors ``[K, ...]`` as one tensor of bytes ``[K, B]``."""
-    rows = (value.reshape(len(value), -1).contiguous() for value in tree.values())
-    return torch.cat([row.view(torch.uint8) for row in rows], dim=1)
+    return torch.cat(
+        [value.reshape(len(value), -1).contiguous().view(torch.uint8) for value in tree.values()],
+        dim=1,
+    )
 
 
 def _unpacked(rows: Tensor, like: Tree) -> Tree:
