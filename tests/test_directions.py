@@ -7,7 +7,8 @@ import torch
 
 from pflpipe import trees
 from pflpipe.learning import solvers
-from pflpipe.learning.solvers import Objective, Solver, batch_gradient, surrogate
+from pflpipe.learning.directions import batch_gradient, surrogate
+from pflpipe.learning.solvers import Objective, Solver
 from simulations import simulation
 
 BOTH = [solvers.minimize_loop, solvers.minimize_functional]

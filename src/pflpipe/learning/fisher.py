@@ -19,8 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from pflpipe.learning.directions import batch_gradient
 from pflpipe.learning.gradients import differentiate
-from pflpipe.learning.solvers import Batch, Schedule, batch_gradient
+from pflpipe.learning.solvers import Batch, Schedule
 from pflpipe.trees import Tree
 
 LogLikelihoods = Callable[[Tree, Batch], Tensor]

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import batch_gradient, surrogate
+from pflpipe.learning.directions import batch_gradient, surrogate
 from pflpipe.learning.task import Batch, Batches, Schedule, Task
 from pflpipe.methods.base import About, Method, NonNegative, NotTiny, Upload
 from pflpipe.trees import AnyTree, ClientState, Params, ServerState, Tree

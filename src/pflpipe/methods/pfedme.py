@@ -40,7 +40,7 @@ tested theta is that of the last local step, whose centre is no longer the relea
 from torch import Tensor
 
 from pflpipe import trees
-from pflpipe.learning.solvers import batch_gradient, surrogate
+from pflpipe.learning.directions import batch_gradient, surrogate
 from pflpipe.learning.task import Batch, Batches, Solver, Task
 from pflpipe.methods.base import About, Count, Method, NonNegative, Upload
 from pflpipe.methods.fedprox import proximal
