@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.func import vmap
 
 Function = Callable[..., tuple[Tensor, ...]]
+"""A function of tensors whose results are tensors; ``below`` gives it a ``Lift`` first."""
 Lift = Callable[[Callable[..., Any]], Callable[..., Any]]
 """A transformation from a function of one client's tensors to a function of all clients' tensors;
 without vmap it returns the function unchanged."""

@@ -45,7 +45,6 @@ class Batch:
         return each.where(self.valid, each.new_zeros(())).sum() / self.valid.sum().clamp(min=1)
 
 
-Axes = Callable[[Tensor], tuple[int, ...]]  # tensor -> the order of its axes in a vector
 Loss = Callable[[Tree, Batch], Tensor]  # (params, batch) -> scalar
 
 
@@ -145,11 +144,15 @@ class Objective:
     penalty: DistancePenalty | None = None
 
 
-Names = Sequence[str] | None
-"""The parameters to train; None trains all."""
 # minimize(params, schedule, objectives, solver, names) -> (params, mean of the first objective over
 # the steps; 0 without steps)
-Minimize = Callable[[Tree, Schedule, Sequence[Objective], Solver, Names], tuple[Tree, Tensor]]
+Minimize = Callable[
+    [Tree, Schedule, Sequence[Objective], Solver, Sequence[str] | None], tuple[Tree, Tensor]
+]
+
+
+_Axes = Callable[[Tensor], tuple[int, ...]]
+"""Tensor -> the order of its axes in a vector of all parameters."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +161,7 @@ class _Flat:
 
     An optimizer step on one vector is a few kernels for any number of tensors. Convolution kernels
     are stored as [out, height, width, in], the order that CPU convolutions read, and matrices as in
-    ``_turned``.
+    ``_matrices_turned``.
     """
 
     vector: Tensor
@@ -167,10 +170,10 @@ class _Flat:
 
     @classmethod
     def of(cls, params: Tree) -> _Flat:
-        vector = _joined(params, _of_images)
+        vector = _joined(params, _channels_last)
         flat = cls(vector, torch.zeros_like(vector))
-        slopes = _parted(flat.gradient, params, _of_images)
-        for name, part in _parted(vector, params, _of_images).items():
+        slopes = _parted(flat.gradient, params, _channels_last)
+        for name, part in _parted(vector, params, _channels_last).items():
             flat.leaves[name] = part.detach().requires_grad_()
             flat.leaves[name].grad = slopes[name]
         return flat
@@ -195,7 +198,7 @@ def minimize_loop(
     schedule: Schedule,
     objectives: Sequence[Objective],
     solver: Solver,
-    names: Names = None,
+    names: Sequence[str] | None = None,
 ) -> tuple[Tree, Tensor]:
     """Minimise the objectives in turn on every minibatch of one client, each with its own optimizer
     state. Steps without real rows are left out.
@@ -214,7 +217,7 @@ def minimize_loop(
     flat = _Flat.of(moving)
     point = {**{name: value.detach() for name, value in params.items()}, **flat.leaves}
     trees = ({name: one.mask[name] for name in moving} if one.mask else {} for one in objectives)
-    join = functools.partial(_joined, axes=_of_images)
+    join = functools.partial(_joined, axes=_channels_last)
     masks = [join(tree).to(flat.vector) if tree else None for tree in trees]
     penalties = [VectorPenalty.of(one.penalty, moving, join) for one in objectives]
     optimizers = [_fused(solver, flat) for _ in objectives]
@@ -253,7 +256,7 @@ def minimize_loop(
         if batch.valid is None or batch.valid.any():
             step(batch)
             taken += 1
-    trained = _turned_back(_parted(flat.vector, moving, _of_images))
+    trained = _turned_back(_parted(flat.vector, moving, _channels_last))
     end = {name: trained.get(name, value) for name, value in params.items()}
     return end, total / max(taken, 1)
 
@@ -285,8 +288,8 @@ def _fused(solver: Solver, flat: _Flat) -> Callable[[], None]:
     return lambda: torch._fused_sgd_(vectors, gradients, momentum, **sgds, **plain)
 
 
-def _turned(value: Tensor) -> tuple[int, ...]:
-    """Return the order of a tensor's axes in a vector: exchanged for a matrix.
+def _matrices_turned(value: Tensor) -> tuple[int, ...]:
+    """Return the order of a tensor's axes in a vector: exchanged for a matrix, else unchanged.
 
     The weights [out, in] of a linear layer are stored as [in, out]. The product with a small batch
     is then up to four times as fast on a CPU, and the gradient has this order too. The first layer
@@ -295,9 +298,9 @@ def _turned(value: Tensor) -> tuple[int, ...]:
     return (1, 0) if value.dim() == 2 else tuple(range(value.dim()))
 
 
-def _of_images(value: Tensor) -> tuple[int, ...]:
-    """Return the same with the order of convolution kernels that ``_Flat`` says."""
-    return (0, 2, 3, 1) if value.dim() == 4 else _turned(value)
+def _channels_last(value: Tensor) -> tuple[int, ...]:
+    """Return the same, but [out, height, width, in] for a convolution kernel; see ``_Flat``."""
+    return (0, 2, 3, 1) if value.dim() == 4 else _matrices_turned(value)
 
 
 def _turned_back(tree: Tree) -> Tree:
@@ -306,16 +309,20 @@ def _turned_back(tree: Tree) -> Tree:
     return {name: value.contiguous() if value.dim() == 2 else value for name, value in tree.items()}
 
 
-def _joined(tree: Tree, axes: Axes = _turned) -> Tensor:
+def _joined(tree: Tree, axes: _Axes = _matrices_turned) -> Tensor:
+    """Return a tree's numbers in one vector, each tensor with its axes in this order."""
     return torch.cat([value.permute(axes(value)).reshape(-1) for value in tree.values()])
 
 
-def _parted(vector: Tensor, like: Tree, axes: Axes = _turned) -> Tree:
-    pieces, parts = torch.split(vector, [value.numel() for value in like.values()]), {}
+def _parted(vector: Tensor, like: Tree, axes: _Axes = _matrices_turned) -> Tree:
+    """Return the slices of a vector of ``_joined`` as views in the shapes of ``like``."""
+    pieces = torch.split(vector, [value.numel() for value in like.values()])
+    parts = {}
     for piece, (name, value) in zip(pieces, like.items(), strict=True):
         order = axes(value)
-        turned = piece.view([value.shape[axis] for axis in order])
-        parts[name] = turned.permute([order.index(axis) for axis in range(len(order))])
+        in_this_order = piece.view([value.shape[axis] for axis in order])
+        back = [order.index(axis) for axis in range(len(order))]
+        parts[name] = in_this_order.permute(back)
     return parts
 
 
@@ -324,7 +331,7 @@ def minimize_functional(
     schedule: Schedule,
     objectives: Sequence[Objective],
     solver: Solver,
-    names: Names = None,
+    names: Sequence[str] | None = None,
 ) -> tuple[Tree, Tensor]:
     """Return the same as ``minimize_loop``, as a pure function that ``torch.func.vmap`` can batch
     over clients.
