@@ -13,15 +13,14 @@ from pflpipe import cells, options
 from pflpipe.code import reference
 from pflpipe.errors import ConfigError, nearest
 
-Shape = tuple[int, ...]
-Shapes = dict[str, Shape]
+Shapes = dict[str, tuple[int, ...]]
 """Name -> shape of each parameter, in forward order. A layer is the part of a name before the last
 dot; the last component of a normalisation layer starts with ``norm``."""
 LEAVE = "leave the method out here"
 """What to do with a method that does not fit a network or its data."""
 
 
-def shapes(model: cells.Model, image_shape: Shape, classes: int) -> Shapes:
+def shapes(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> Shapes:
     """Return the parameters that are trained, all but those of ``model.freeze``; see ``whole``."""
     found = whole(model, image_shape, classes)
     for name in frozen(model, found):
@@ -38,13 +37,14 @@ def frozen(model: cells.Model, names: Iterable[str]) -> tuple[str, ...]:
     if not model.freeze:
         return ()
     found = layers_named(names, ",".join(model.freeze), "model.freeze")
-    expected = "layers before the head, which every method trains"
-    ConfigError.unless("head.weight" not in found, "model.freeze", "head", expected)
+    if "head.weight" in found:
+        expected = "layers before the head, which every method trains"
+        raise ConfigError("model.freeze", got="head", expected=expected)
     return found
 
 
 def whole(
-    model: cells.Model, image_shape: Shape, classes: int, vocabulary: int | None = None
+    model: cells.Model, image_shape: tuple[int, ...], classes: int, vocabulary: int | None = None
 ) -> Shapes:
     """Return all parameters of a network.
 
@@ -87,10 +87,11 @@ def check_tokens(model: cells.Model, vocabulary: int | None) -> None:
     """Raise ConfigError if a network of this package does not have the tokens of a data set."""
     if reference.is_reference(model.name):
         return
-    what, expected = f"model {model.name}: items", f"{vocabulary}, the data set's vocabulary"
-    do = f"write model: {{name: gru, items: {vocabulary}, hidden: [16, 32]}}"
-    do += ", or name one of your own"
-    ConfigError.unless(vocabulary in (None, model.items), what, model.items, expected, do)
+    if vocabulary is not None and vocabulary != model.items:
+        what, expected = f"model {model.name}: items", f"{vocabulary}, the data set's vocabulary"
+        do = f"write model: {{name: gru, items: {vocabulary}, hidden: [16, 32]}}"
+        do += ", or name one of your own"
+        raise ConfigError(what, got=model.items, expected=expected, do=do)
 
 
 def check_options(model: cells.Model) -> None:
@@ -99,15 +100,18 @@ def check_options(model: cells.Model) -> None:
     if not own and model.name not in NAMES:
         do = f"{nearest(model.name, NAMES)} one of your own is written file.py:Net"
         raise ConfigError("model.name", got=model.name, do=do)
-    what, do = "model.options are for networks of your own", "remove them for other models"
-    ConfigError.unless(own or not model.options, f"{what}, file.py:Net", model.name, do=do)
+    if model.options and not own:
+        what, do = "model.options are for networks of your own", "remove them for other models"
+        raise ConfigError(f"{what}, file.py:Net", got=model.name, do=do)
     options.check(model, "model")
 
 
-def _check_fit(model: cells.Model, image_shape: Shape, classes: int) -> None:
+def _check_fit(model: cells.Model, image_shape: tuple[int, ...], classes: int) -> None:
     """Check that a network of this package fits the images and classes."""
-    what, fits = f"model {model.name}", model.name != "cnn_centaur" or classes in _CENTAUR_WIDTHS
-    ConfigError.unless(fits, what, f"{classes} classes", "10 or 100, as in the paper")
+    if model.name == "cnn_centaur" and classes not in _CENTAUR_WIDTHS:
+        raise ConfigError(
+            "model cnn_centaur", got=f"{classes} classes", expected="10 or 100, as in the paper"
+        )
     shape = tuple(image_shape)
     of_tokens = model.name == "gru" and model.items is not None
     if model.name in ("embedding", "gru") and len(model.hidden or ()) != 1 + of_tokens:
@@ -128,8 +132,9 @@ def _check_fit(model: cells.Model, image_shape: Shape, classes: int) -> None:
     else:
         fits = model.name in ("mlp", "linear") or shape == _IMAGE_SHAPES[model.name]
         wanted = f"shape {_IMAGE_SHAPES.get(model.name)}"
-    what = f"model {model.name} and the data set's examples"
-    ConfigError.unless(fits, what, shape, wanted, "choose mlp")
+    if not fits:
+        what = f"model {model.name} and the data set's examples"
+        raise ConfigError(what, got=shape, expected=wanted, do="choose mlp")
 
 
 def parameter_names(model: cells.Model) -> tuple[str, ...]:

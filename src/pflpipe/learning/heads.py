@@ -31,7 +31,6 @@ from pflpipe.errors import ConfigError
 from pflpipe.learning.networks import HEAD
 from pflpipe.trees import Tree
 
-Number = float | Tensor
 EXACT = ("ridge", "newton")
 ALIGNED = 8
 """Number of float64 in 64 bytes, the alignment of memory that vector instructions ask for."""
@@ -63,7 +62,12 @@ def ridge(z: Tensor, y: Tensor, n: Tensor, classes: int, penalty: float) -> Tree
 
 
 def newton(
-    z: Tensor, y: Tensor, n: Tensor, classes: int, penalty: Number, offset: Number = 0.0
+    z: Tensor,
+    y: Tensor,
+    n: Tensor,
+    classes: int,
+    penalty: float | Tensor,
+    offset: Tensor | float = 0.0,
 ) -> Tree:
     """Return the head of logistic regression, after ``STEPS`` steps from zero.
 
@@ -82,8 +86,12 @@ def newton(
         ConfigError: the head has more than ``LARGEST`` numbers.
     """
     size = classes * (z.shape[-1] + 1)
-    what, do = f"newton for a head of {size} numbers", "take ridge, if the method has it, or sgd"
-    ConfigError.unless(size <= LARGEST, what, expected=f"at most {LARGEST}", do=do)
+    if size > LARGEST:
+        what, do = (
+            f"newton for a head of {size} numbers",
+            "take ridge, if the method has it, or sgd",
+        )
+        raise ConfigError(what, expected=f"at most {LARGEST}", do=do)
     rows, free = _design(z, n)
     width = rows.shape[-1]
     real = torch.arange(len(z), device=z.device) < n

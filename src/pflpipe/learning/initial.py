@@ -19,7 +19,6 @@ from pflpipe.cells import Model
 from pflpipe.code import reference
 from pflpipe.errors import ConfigError
 from pflpipe.learning import architectures
-from pflpipe.learning.architectures import Shape
 
 _DTYPE = "F32"  # of safetensors: little-endian float32
 _SETTLED = 2_000_000_000  # nanoseconds; no file system in use has a coarser clock
@@ -44,7 +43,9 @@ def with_digest(model: Model) -> Model:
     return dataclasses.replace(model, init_digest=digest)
 
 
-def weights(model: Model, image_shape: Shape, classes: int) -> dict[str, np.ndarray] | None:
+def weights(
+    model: Model, image_shape: tuple[int, ...], classes: int
+) -> dict[str, np.ndarray] | None:
     """Return the initial weights, float32, by the names of ``architectures.whole``, which has the
     same arguments; None for a model without a file.
 
@@ -73,8 +74,9 @@ def weights(model: Model, image_shape: Shape, classes: int) -> dict[str, np.ndar
     for name in sorted(wanted.keys() | tensors):
         tensor = tensors.get(name)
         got = f"{tensor['dtype']} {list(tensor['shape'])}" if tensor else "no such tensor"
-        expected = wanted.get(name, f"only the parameters of model {model.name}")
-        ConfigError.unless(got == expected, f"{file}: {name}", got, expected)
+        if got != wanted.get(name):
+            expected = wanted.get(name, f"only the parameters of model {model.name}")
+            raise ConfigError(f"{file}: {name}", got=got, expected=expected)
     values = {}
     for name, shape in shapes.items():
         values[name] = np.frombuffer(tensors[names[name]]["data"], "<f4").reshape(shape)
@@ -84,7 +86,7 @@ def weights(model: Model, image_shape: Shape, classes: int) -> dict[str, np.ndar
     return values
 
 
-def names_in_file(model: Model, image_shape: Shape, classes: int) -> Mapping[str, str]:
+def names_in_file(model: Model, image_shape: tuple[int, ...], classes: int) -> Mapping[str, str]:
     """Return our name -> the name in a file of every parameter; see ``weights``."""
     if reference.is_reference(model.name):
         from pflpipe.learning import modules
@@ -108,5 +110,6 @@ def _content(file: str) -> bytes:
 
 
 def _unreadable(file: str, error: OSError) -> ConfigError:
-    do = error.strerror or ""
-    return ConfigError("model.init", got=file, expected="a safetensors file", do=do)
+    return ConfigError(
+        "model.init", got=file, expected="a safetensors file", do=error.strerror or ""
+    )

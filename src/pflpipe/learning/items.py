@@ -37,8 +37,9 @@ def shape(task: Task, *, two_classes: bool = False) -> tuple[int, int]:
         ConfigError: the network is not that of a table of people and items (``check_table``).
     """
     outputs = task.network.shapes["head.weight"][0]
-    fits = not two_classes or (outputs == 2 and not task.loss_function.numbers)
-    ConfigError.unless(fits, "outputs of the network", outputs, "2, of two classes", LEAVE)
+    if two_classes and (outputs != 2 or task.loss_function.numbers):
+        expected = "2, of two classes"
+        raise ConfigError("outputs of the network", got=outputs, expected=expected, do=LEAVE)
     check_table(task.network.model, outputs)
     return task.network.shapes[VECTORS][1], outputs
 

@@ -97,8 +97,9 @@ def find(name: str) -> Loss:
     """
     if name in BUILT_IN:
         return BUILT_IN[name]
-    do = f"{nearest(name, BUILT_IN)} one of your own is written file.py:name"
-    ConfigError.unless(reference.is_reference(name), "training.loss", name, do=do)
+    if not reference.is_reference(name):
+        do = f"{nearest(name, BUILT_IN)} one of your own is written file.py:name"
+        raise ConfigError("training.loss", got=name, do=do)
     loss = user_files.load(name)
     if not isinstance(loss, Loss):
         do = f"write {name.rpartition(':')[2]} = pflpipe.Loss(function)"

@@ -38,7 +38,6 @@ from pflpipe.learning import counter_rng, sequences
 from pflpipe.trees import Tree
 
 HEAD = ("head.weight", "head.bias")
-Shape = tuple[int, ...]
 # Image shapes for reading the names of parameters, which must not depend on the shape: the module
 # is built with one of them, and not called.
 _USUAL_SHAPES = ((32, 32, 3), (28, 28, 1), (64,), (64, 3))
@@ -63,14 +62,18 @@ class Adapted:
         paths: name -> the parameter's name in the module.
     """
 
-    shapes: dict[str, Shape]
+    shapes: dict[str, tuple[int, ...]]
     body: Callable[[Tree, Tensor, Tensor | None], Tensor]
     start: Callable[[int], Tree]
     paths: Mapping[str, str]
 
 
 def adapt(
-    reference: str, options: Mapping[str, Any], image_shape: Shape, classes: int, tried: bool = True
+    reference: str,
+    options: Mapping[str, Any],
+    image_shape: tuple[int, ...],
+    classes: int,
+    tried: bool = True,
 ) -> Adapted:
     """Return the module ``file.py:Net``, checked for private training.
 
@@ -92,7 +95,12 @@ def adapt(
 
 @functools.cache
 def _adapted(
-    reference: str, factory: Any, options: str, image_shape: Shape, classes: int, tried: bool
+    reference: str,
+    factory: Any,
+    options: str,
+    image_shape: tuple[int, ...],
+    classes: int,
+    tried: bool,
 ) -> Adapted:
     where = f"model {reference}"
 
@@ -123,7 +131,7 @@ def _adapted(
 
 def of_object(
     module: nn.Module | Callable[..., nn.Module],
-    image_shape: Shape,
+    image_shape: tuple[int, ...],
     classes: int,
     tried: bool = True,
 ) -> Adapted:
@@ -132,7 +140,7 @@ def of_object(
     kind = type(module) if isinstance(module, nn.Module) else module
     name = getattr(kind, "__name__", type(kind).__name__)
 
-    def copied(image_shape: Shape, classes: int) -> nn.Module:
+    def copied(image_shape: tuple[int, ...], classes: int) -> nn.Module:
         return copy.deepcopy(cast(nn.Module, module))
 
     factory = copied if isinstance(module, nn.Module) else module
@@ -166,7 +174,7 @@ def _made(
     where: str,
     factory: Any,
     options: Mapping[str, Any],
-    image_shape: Shape,
+    image_shape: tuple[int, ...],
     classes: int,
     seed: int,
 ) -> nn.Module:
@@ -328,7 +336,7 @@ def _channels_first(x: Tensor) -> Tensor:
 
 
 def _check_calls(
-    where: str, module: nn.Module, params: Tree, body: _Body, image_shape: Shape
+    where: str, module: nn.Module, params: Tree, body: _Body, image_shape: tuple[int, ...]
 ) -> None:
     """Call the module on random images; raise ConfigError if it cannot be private or cannot be
     computed for many clients at once."""

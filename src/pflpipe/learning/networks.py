@@ -29,7 +29,7 @@ from torch import Tensor
 from pflpipe import cells
 from pflpipe.code import reference
 from pflpipe.learning import architectures, counter_rng, initial, modules, sequences
-from pflpipe.learning.architectures import RESNETS, ResNet, Shape, Shapes
+from pflpipe.learning.architectures import RESNETS, ResNet, Shapes
 from pflpipe.learning.modules import HEAD as HEAD
 from pflpipe.learning.solvers import Schedule
 from pflpipe.seeds import seed_for
@@ -84,8 +84,9 @@ class Network:
             else:
                 # fan_in: the number of inputs of one output. The bias has the bound of its weight.
                 bound = 1 / math.sqrt(math.prod(self.shapes[f"{layer}.weight"][1:]))
-                drawn = torch.empty(shape, dtype=dtype)
-                params[name] = drawn.uniform_(-bound, bound, generator=generator)
+                params[name] = torch.empty(shape, dtype=dtype).uniform_(
+                    -bound, bound, generator=generator
+                )
         return params
 
     def start_digest(self, seed: int) -> str:
@@ -114,7 +115,7 @@ class Network:
 
 def build(
     model: cells.Model,
-    image_shape: Shape,
+    image_shape: tuple[int, ...],
     classes: int,
     *,
     vocabulary: int | None = None,
@@ -162,7 +163,7 @@ def build(
 
 def of_module(
     module: torch.nn.Module | Callable[..., torch.nn.Module],
-    image_shape: Shape,
+    image_shape: tuple[int, ...],
     classes: int,
     *,
     tried: bool = True,
@@ -177,7 +178,11 @@ def _of(found: modules.Adapted) -> Network:
 
 
 def _drawn(
-    model: cells.Model, image_shape: Shape, classes: int, vocabulary: int | None, tried: bool
+    model: cells.Model,
+    image_shape: tuple[int, ...],
+    classes: int,
+    vocabulary: int | None,
+    tried: bool,
 ) -> Network:
     """Return the network with initial parameters that follow from the seed."""
     if reference.is_reference(model.name):
