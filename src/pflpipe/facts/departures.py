@@ -50,10 +50,6 @@ WITHOUT_JOINT_CLIP = frozenset(_with("clip"))
 WITHOUT_BOUND: dict[str, str] = _with("without_bound")
 """Departures under which no finite epsilon holds at any delta below 1, with the reason."""
 
-COUNTED: dict[str, str] = _with("counted")
-"""Departure -> what a reader of its numbers in a ledger has to know; it may name the ``rounds`` and
-``times``, the root of the sample rate."""
-
 
 def check_departures(departures: Iterable[str]) -> frozenset[str]:
     """Return the departures as a set; raise PrivacyError for one that is unknown."""

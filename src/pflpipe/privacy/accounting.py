@@ -28,8 +28,6 @@ from pflpipe.privacy.mechanisms.base import FINEST_INTERVAL, SEARCH_INTERVAL, Me
 from pflpipe.privacy.noise_laws.buffers import fitted
 from pflpipe.privacy.plan import Adaptive, Plan
 
-Sizes = np.ndarray | None
-"""Numbers of training examples of the clients ``[M]``, where they are known."""
 BIT_NOISE_SHARE = 20
 """The default noise on the sum of the bits is the expected cohort over this number (Andrew et al.
 2021, section 3.1: m / 20)."""
@@ -45,7 +43,7 @@ def make_plan(
     clients: int,
     groups: int = 1,
     departures: Iterable[str] = (),
-    sizes: Sizes = None,
+    sizes: np.ndarray | None = None,
     local_epochs: int | None = None,
     batch_size: int | None = None,
     lr: float | None = None,
@@ -68,10 +66,10 @@ def make_plan(
         PrivacyError: the request is incomplete or contradictory, or cannot be met.
     """
     names = check_departures(departures)
-    # Else the run would be certified under a request that declares otherwise.
-    declared, fits = ", ".join(privacy.departures), names.issuperset(privacy.departures)
-    do = "declare them in a study, which names them"
-    PrivacyError.unless(fits, "privacy.departures", declared, "those of the run", do)
+    if not names.issuperset(privacy.departures):
+        # Else the run would be certified under a request that declares otherwise.
+        declared, do = ", ".join(privacy.departures), "declare them in a study, which names them"
+        raise PrivacyError("privacy.departures", got=declared, expected="those of the run", do=do)
     law = mechanisms.of(privacy.mechanism)
     private = privacy.mechanism != "none"
     unless = PrivacyError.unless
@@ -105,8 +103,9 @@ def make_plan(
     if privacy.epsilon is not None:
         calibrated = dataclasses.replace(plan, rounds=1) if "no_composition" in names else plan
         if "sample_level_calibration" in names:
-            of_steps = sizes, local_epochs, batch_size
-            calibrated = _calibrate_per_sample(calibrated, privacy.epsilon, *of_steps)
+            calibrated = _calibrate_per_sample(
+                calibrated, privacy.epsilon, sizes, local_epochs, batch_size
+            )
         else:
             calibrated = calibrate(calibrated, privacy.epsilon, privacy.accountant)
         if "learning_rate_in_noise" in names:
@@ -341,13 +340,16 @@ def _least_multiplier(
     high = math.log(start)
     while excess(high) > 0:
         high += step
-        expected, do = "one that this accountant can reach", "try accountant exact"
-        PrivacyError.unless(high <= math.log(1e12), "privacy: epsilon", target, expected, do)
+        if high > math.log(1e12):
+            expected, do = "one that this accountant can reach", "try accountant exact"
+            raise PrivacyError("privacy: epsilon", got=target, expected=expected, do=do)
     low = high - step
     while excess(low) <= 0:
         high, low = low, low - step
-        got, expected = "reached with almost no noise", "a delta far below 1/M for this epsilon"
-        PrivacyError.unless(low >= math.log(1e-2), "privacy: delta", got, expected)
+        if low < math.log(1e-2):
+            expected = "a delta far below 1/M for this epsilon"
+            got = "reached with almost no noise"
+            raise PrivacyError("privacy: delta", got=got, expected=expected)
     root = float(brentq(excess, low, high, xtol=tolerance))
     # brentq may return the wrong side of the root, where the epsilon is above the target.
     while excess(root) > 0:
@@ -356,7 +358,11 @@ def _least_multiplier(
 
 
 def _calibrate_per_sample(
-    plan: Plan, epsilon: float, sizes: Sizes, local_epochs: int | None, batch_size: int | None
+    plan: Plan,
+    epsilon: float,
+    sizes: np.ndarray | None,
+    local_epochs: int | None,
+    batch_size: int | None,
 ) -> Plan:
     """Return the plan with the multiplier of FedDPA's official code, which counts the steps of
     DP-SGD over all clients' examples.
@@ -380,7 +386,7 @@ def _calibrate_per_sample(
     return dataclasses.replace(plan, noise_multiplier=multiplier)
 
 
-def checked_sizes(plan: Plan, sizes: Sizes, departure: str) -> np.ndarray:
+def checked_sizes(plan: Plan, sizes: np.ndarray | None, departure: str) -> np.ndarray:
     """Return the numbers of examples ``[M]`` that a departure reads; raise PrivacyError if they do
     not fit the plan."""
     what, expected = f"departure {departure}", "the numbers of training examples of the clients"

@@ -20,9 +20,17 @@ from pflpipe.cells import Privacy
 from pflpipe.code import dependencies
 from pflpipe.code.dependencies import Dependency, claim_of
 from pflpipe.errors import PrivacyError
-from pflpipe.facts import departures as facts
-from pflpipe.privacy import accounting, adaptive, correlated
-from pflpipe.privacy.accounting import Sizes, checked_sizes, delta_of, epsilon_of_group
+from pflpipe.facts.departures import OF_MESSAGES, SPLIT_CLIP, WITHOUT_BOUND, check_departures
+from pflpipe.privacy import adaptive, correlated
+from pflpipe.privacy.accounting import (
+    checked_sizes,
+    delta_of,
+    epsilon,
+    epsilon_local,
+    epsilon_of_group,
+    epsilon_rdp,
+    epsilon_replace_one,
+)
 from pflpipe.privacy.cohorts import public_cohort
 from pflpipe.privacy.plan import Plan, message_share
 
@@ -38,6 +46,24 @@ _RULES = {
     "data": "an epsilon covers a client only if this code makes its rows of nobody else's",
 }
 """Kind of a part from outside -> what it has to keep for the epsilons to hold."""
+
+
+_SAID = {
+    "data_size_weights": "clients' numbers of examples are taken as public; if they are not, the "
+    "effective multiplier is up to halved",
+    "no_composition": "no_composition: the paper's epsilon is that of one round; {rounds} rounds "
+    "are counted here",
+    "learning_rate_in_noise": "learning_rate_in_noise: the noise is twice the learning rate times "
+    "what the paper's epsilon needs; the actual noise is counted",
+    "noise_over_all_clients": "noise_over_all_clients: each message carries C sigma / sqrt(M) of "
+    "noise, so a cohort has {times:.3g} times what the paper's epsilon needs; the actual noise is "
+    "counted",
+    "noise_not_divided": "noise_not_divided: every message carries the whole noise, so the sum has "
+    "more than the plan says",
+    "sample_level_calibration": "sample_level_calibration: the noise was calibrated for single "
+    "examples; whole clients are counted here",
+}
+"""Departure -> what a reader of its numbers has to know."""
 
 DEALT = "dealt client"
 """The unit where rows of declared users were dealt to clients."""
@@ -153,7 +179,10 @@ class Planned:
 
 
 def effective_plan(
-    plan: Plan, departures: Iterable[str], sizes: Sizes = None, parameters: Collection[str] = ()
+    plan: Plan,
+    departures: Iterable[str],
+    sizes: np.ndarray | None = None,
+    parameters: Collection[str] = (),
 ) -> Plan:
     """Return a certified plan that protects a client no better than the plan with departures.
 
@@ -185,11 +214,11 @@ def effective_plan(
         PrivacyError: an argument that a departure needs is missing, or the mechanism cannot have
             the departure.
     """
-    names = facts.check_departures(departures)
+    names = check_departures(departures)
     if plan.noise_multiplier is None:
         return plan
-    if not plan.law.stable and names & facts.OF_MESSAGES:
-        what = f"departure {min(names & facts.OF_MESSAGES)}: mechanism"
+    if not plan.law.stable and names & OF_MESSAGES:
+        what = f"departure {min(names & OF_MESSAGES)}: mechanism"
         raise PrivacyError(what, got=plan.mechanism, expected="gaussian")
     plan.check_fixed(names)
     if plan.fixed:
@@ -197,26 +226,28 @@ def effective_plan(
     parts = _parts(names, parameters)
     # Nothing bounds what a client changes, or the noise shows the cohort: no finite epsilon.
     if (
-        not names.isdisjoint(facts.WITHOUT_BOUND)
+        not names.isdisjoint(WITHOUT_BOUND)
         or _shows_the_draw(plan, names)
         or (plan.law.norm == 1 and parts > 1)
     ):
         return dataclasses.replace(plan, noise_multiplier=0.0)
     clipped = dataclasses.replace(plan, noise_multiplier=plan.noise_multiplier / math.sqrt(parts))
-    if "public_sampling" not in names and names.isdisjoint(facts.OF_MESSAGES):
+    if "public_sampling" not in names and names.isdisjoint(OF_MESSAGES):
         return clipped
     rounds, exposure = _exposure(plan, names, sizes)
     # At q = 1 epsilon depends on T / sigma^2 only, so the plan gets these rounds and the multiplier
     # that gives the exposure.
-    noise = clipped.multiplier * (math.sqrt(rounds / exposure) if exposure else 1.0)
-    return dataclasses.replace(clipped, noise_multiplier=noise, sample_rate=1.0, rounds=rounds)
+    spread = math.sqrt(rounds / exposure) if exposure else 1.0
+    return dataclasses.replace(
+        clipped, noise_multiplier=clipped.multiplier * spread, sample_rate=1.0, rounds=rounds
+    )
 
 
 def ledger(
     plan: Plan,
     privacy: Privacy,
     departures: Iterable[str] = (),
-    sizes: Sizes = None,
+    sizes: np.ndarray | None = None,
     parameters: Collection[str] = (),
     code: Collection[Dependency] = (),
 ) -> Ledger:
@@ -231,7 +262,7 @@ def ledger(
     Raises:
         PrivacyError: as ``effective_plan`` does.
     """
-    names = facts.check_departures(departures)
+    names = check_departures(departures)
     private = plan.mechanism != "none"
     entry = Ledger(
         claim=claim_of(plan.mechanism, names, code),
@@ -258,18 +289,18 @@ def ledger(
         found["clip_bit_noise"] = plan.adaptive.bit_noise
         found["noise_multiplier_update"] = adaptive.multiplier_of_updates(plan)
     counts: dict[str, Callable[[float], float]] = {
-        "central": functools.partial(accounting.epsilon, effective),
-        "replace_one": functools.partial(accounting.epsilon_replace_one, effective),
+        "central": functools.partial(epsilon, effective),
+        "replace_one": functools.partial(epsilon_replace_one, effective),
     }
     if plan.law.stable:
-        counts["rdp"] = functools.partial(accounting.epsilon_rdp, effective)
+        counts["rdp"] = functools.partial(epsilon_rdp, effective)
     if plan.law.stable and not plan.fixed:
         message, share = _message(plan, names, effective, parameters), message_share(plan, names)
         found |= _multipliers(plan, names, message, share, sizes, parameters)
         # Two messages of norm C are up to 2 C apart, which counts as half the multiplier.
         other = dataclasses.replace(message, noise_multiplier=message.multiplier / 2)
         for name, one in (("local", message), ("local_replace_one", other)):
-            counts[name] = functools.partial(accounting.epsilon_local, one, participants=share**-2)
+            counts[name] = functools.partial(epsilon_local, one, participants=share**-2)
     for name, count in counts.items():
         found |= {f"epsilon_{name}": count(at), f"epsilon_{name}_1e5": count(1e-5)}
     return dataclasses.replace(entry, **found)
@@ -300,8 +331,12 @@ def of_dealt(entry: Ledger, effective: Plan, most: int | None, person: str = "us
         f"clients are dealt, and no epsilon of a client is that of one {person} with all rows, "
         f"which {bound}: {holds}"
     )
-    entry = dataclasses.replace(entry, warnings=(warning, *entry.warnings))
-    return dataclasses.replace(entry, epsilon_person=at, epsilon_person_1e5=sharper)
+    return dataclasses.replace(
+        entry,
+        epsilon_person=at,
+        epsilon_person_1e5=sharper,
+        warnings=(warning, *entry.warnings),
+    )
 
 
 def _message(
@@ -310,7 +345,7 @@ def _message(
     """Return the plan of single messages, but for their share of the noise: the rounds and the
     clipping of the executed plan."""
     # Where the sum has no guarantee, a single message has none either.
-    bounded = names - facts.WITHOUT_BOUND.keys() - facts.OF_MESSAGES
+    bounded = names - WITHOUT_BOUND.keys() - OF_MESSAGES
     alone = effective_plan(plan, bounded, parameters=parameters)
     return alone if effective.noise_multiplier else effective
 
@@ -320,17 +355,17 @@ def _multipliers(
     names: frozenset[str],
     message: Plan,
     share: float,
-    sizes: Sizes,
+    sizes: np.ndarray | None,
     parameters: Collection[str],
 ) -> dict[str, float | None]:
     """Return the multipliers of single messages and of parts of the sum."""
-    bounded = names - facts.WITHOUT_BOUND.keys()
+    bounded = names - WITHOUT_BOUND.keys()
     found: dict[str, float | None] = {"noise_multiplier_message": message.multiplier * share}
     if "data_size_weights" in names:
         weighted = effective_plan(plan, bounded, sizes, parameters)
         found["noise_multiplier_weighted"] = weighted.noise_multiplier
     if "noise_on_support" in names:
-        alone = effective_plan(plan, bounded - facts.OF_MESSAGES, parameters=parameters)
+        alone = effective_plan(plan, bounded - OF_MESSAGES, parameters=parameters)
         found["noise_multiplier_group"] = alone.multiplier * share
     return found
 
@@ -347,15 +382,16 @@ def _sampling(plan: Plan, names: frozenset[str]) -> str:
 def _releases(plan: Plan, names: frozenset[str]) -> float:
     """Return the number of noised messages in a round: 1 for the sum, or the mean size of the
     cohort under departures of messages."""
-    if names.isdisjoint(facts.OF_MESSAGES):
+    if names.isdisjoint(OF_MESSAGES):
         return 1
-    is_public = "public_sampling" in names
-    return float(public_cohort(0, plan).sum()) if is_public else plan.expected_cohort
+    return (
+        float(public_cohort(0, plan).sum()) if "public_sampling" in names else plan.expected_cohort
+    )
 
 
 def _parts(names: frozenset[str], parameters: Collection[str]) -> int:
     """Return the number of parts of an update that are clipped to C each."""
-    split = names & facts.SPLIT_CLIP
+    split = names & SPLIT_CLIP
     if split and not parameters:
         expected = "the names of the model's parameters"
         raise PrivacyError(f"departure {min(split)}", got="no parameters", expected=expected)
@@ -369,11 +405,11 @@ def _shows_the_draw(plan: Plan, names: frozenset[str]) -> bool:
     return (
         plan.sample_rate < 1
         and "public_sampling" not in names
-        and not names.isdisjoint(facts.OF_MESSAGES)
+        and not names.isdisjoint(OF_MESSAGES)
     )
 
 
-def _exposure(plan: Plan, names: frozenset[str], sizes: Sizes) -> tuple[int, float]:
+def _exposure(plan: Plan, names: frozenset[str], sizes: np.ndarray | None) -> tuple[int, float]:
     """Return, over known cohorts, the largest number of rounds of a client and the largest sum of
     (sigma / its multiplier in a round)^2."""
     counts = (
@@ -386,7 +422,7 @@ def _exposure(plan: Plan, names: frozenset[str], sizes: Sizes) -> tuple[int, flo
     for round in range(plan.rounds):
         cohort = public_cohort(round, plan) if "public_sampling" in names else everyone
         taken += cohort
-        if names.isdisjoint(facts.OF_MESSAGES):
+        if names.isdisjoint(OF_MESSAGES):
             exposed += cohort
         else:
             # (p_k / (r |p_S|))^2, in which the sum of the weights cancels.
@@ -438,8 +474,8 @@ def _warnings(
             "secure noise comes from the operating system, and nobody can draw it again: the run "
             "cannot be reproduced, and who starts it anew pays its epsilon again"
         )
-    for name in sorted(names & facts.WITHOUT_BOUND.keys()):
-        yield f"{name}: {facts.WITHOUT_BOUND[name]}; no finite epsilon holds"
+    for name in sorted(names & WITHOUT_BOUND.keys()):
+        yield f"{name}: {WITHOUT_BOUND[name]}; no finite epsilon holds"
     if _shows_the_draw(plan, names):
         # Probability that exactly this client is drawn.
         alone = plan.sample_rate * (1 - plan.sample_rate) ** (plan.clients - 1)
@@ -448,7 +484,7 @@ def _warnings(
             f"{alone:.2g} a round), its presence decides between noise and exactly 0; no finite "
             "epsilon holds"
         )
-    for name in sorted(names & facts.SPLIT_CLIP):
+    for name in sorted(names & SPLIT_CLIP):
         count = _parts(frozenset({name}), parameters)
         kind = "tensors" if name == "per_tensor_clip" else "layers"
         yield (
@@ -461,6 +497,6 @@ def _warnings(
             "public_sampling: anyone can compute the cohorts, so sampling hides nothing; the "
             f"client drawn most often, in {rounds} of {plan.rounds} rounds, is counted"
         )
-    for name, sentence in facts.COUNTED.items():
+    for name, sentence in _SAID.items():
         if name in names:
             yield sentence.format(rounds=effective.rounds, times=math.sqrt(plan.sample_rate))
