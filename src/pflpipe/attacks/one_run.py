@@ -57,7 +57,7 @@ round. It concerns an adversary that sees sums, and zero_out neighbours.
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -68,12 +68,12 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.facts.departures import OF_MESSAGES
 from pflpipe.privacy import cohorts, mechanism
-from pflpipe.privacy.mechanism import Released, Round, Uploads
+from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.simulation import rounds
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.trees import Tree
+from pflpipe.trees import Tensors, Tree
 
 FLOATS = 2**26
 """Most scalars in the messages of all canaries together (256 MB in float32)."""
@@ -102,6 +102,17 @@ def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     run = dataclasses.replace(simulation, release=game.release, key=key)
     rounds.run(run, rounds.start(run))
     return {"heads": game.heads, "scores": game.scores}
+
+
+class Round(NamedTuple):
+    """The arguments of ``mechanism.release`` for the M clients of a round."""
+
+    generator: np.random.Generator
+    uploads: Uploads
+    present: Tensor
+    plan: Plan
+    scale: Tensors
+    departures: frozenset[str]
 
 
 class Game:

@@ -33,7 +33,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -46,9 +45,6 @@ from pflpipe.privacy.clipping import clip, for_clients, in_steps, squares
 from pflpipe.privacy.departures import bounded, check_extras, deviation, weights
 from pflpipe.privacy.plan import Plan
 from pflpipe.trees import Tensors, Tree
-
-Source = np.random.Generator | correlated.Drawn
-"""What the noise of a round comes from."""
 
 
 @dataclass(frozen=True)
@@ -105,20 +101,9 @@ class Released:
     nonfinite: Tensor
 
 
-class Round(NamedTuple):
-    """The arguments of ``release``."""
-
-    generator: Source
-    uploads: Uploads
-    present: Tensor
-    plan: Plan
-    scale: Tensors
-    departures: frozenset[str]
-
-
 @torch.no_grad()
 def release(
-    generator: Source,
+    generator: np.random.Generator | correlated.Drawn,
     uploads: Uploads,
     present: Tensor,
     plan: Plan,
@@ -154,8 +139,7 @@ def release(
     scale = scale or {}
     if uploads.update:
         present = present.to(next(iter(uploads.update.values())).device)
-    given = Round(generator, uploads, present, plan, scale, departures)
-    _check(given)
+    _check(generator, uploads, present, plan, scale, departures)
     lead = present.ndim
     bound = math.inf if plan.clip_norm is None else plan.clip_norm
     shapes = {name: rows.shape[lead:] for name, rows in uploads.update.items()}
@@ -172,7 +156,9 @@ def release(
         clipped, shortened = bounded(clipped, uploads.extras, plan, departures, lead)
     if departures & OF_MESSAGES:
         assert isinstance(generator, np.random.Generator)
-        signal, noise, messages, clean = _noise_of_messages(given, clipped)
+        signal, noise, messages, clean = _noise_of_messages(
+            generator, clipped, uploads.extras, present, plan, scale, departures
+        )
     elif whole is not None:
         assert isinstance(generator, np.random.Generator)
         drawn, signs = secure_sum.noise_and_signs(generator, whole, present.shape[:-1])
@@ -182,7 +168,7 @@ def release(
         unit = whole.step / plan.clients
         signal, noise, messages, clean = {"": total * unit}, {"": drawn * unit}, {}, {"": total}
     else:
-        signal, noise = _noise_of_sum(given, clipped)
+        signal, noise = _noise_of_sum(generator, clipped, present, plan, scale)
         messages, clean = {}, signal
     if whole is None:
         sums = {name: value + noise.get(name, 0.0) for name, value in signal.items()}
@@ -219,15 +205,21 @@ def upload_bits(uploads: Uploads, present: Tensor, scale: Tensors, plan: Plan) -
         places, mask = value[0].numel(), uploads.extras.get(f"mask.{name}")
         if mask is not None:
             bits += 32 * int(mask[present.to(mask.device)].sum()) / clients + places
+        elif name in scale:
+            bits += 32 * int((scale[name] > 0).expand(value[0].shape).sum())
         else:
-            kept = (scale[name] > 0).expand(value[0].shape) if name in scale else None
-            bits += 32 * (places if kept is None else int(kept.sum()))
+            bits += 32 * places
     return bits
 
 
-def _noise_of_sum(given: Round, clipped: Tensors) -> tuple[Tree, Tree]:
+def _noise_of_sum(
+    generator: np.random.Generator | correlated.Drawn,
+    clipped: Tensors,
+    present: Tensor,
+    plan: Plan,
+    scale: Tensors,
+) -> tuple[Tree, Tree]:
     """Return the clipped sum and its one noise draw, both divided by q M, in float64."""
-    generator, _, present, plan, scale, _ = given
     signal, noise, spread = {}, {}, 0.0
     if plan.clip_norm is not None and plan.noise_multiplier is not None:
         spread = plan.clip_norm * plan.noise_multiplier / plan.expected_cohort
@@ -255,11 +247,17 @@ def _noise_of_sum(given: Round, clipped: Tensors) -> tuple[Tree, Tree]:
     return signal, noise
 
 
-def _noise_of_messages(given: Round, clipped: Tensors) -> tuple[Tree, Tree, Tree, Tree]:
+def _noise_of_messages(
+    generator: np.random.Generator,
+    clipped: Tensors,
+    extras: Tensors,
+    present: Tensor,
+    plan: Plan,
+    scale: Tensors,
+    departures: frozenset[str],
+) -> tuple[Tree, Tree, Tree, Tree]:
     """Return the weighted averages, in float64, of the clipped updates and of the noise in each
     message; then, in the shapes of the updates, the messages and the messages without noise."""
-    generator, uploads, present, plan, scale, departures = given
-    extras = uploads.extras
     average = weights(extras, present, plan, departures)
     signal, noise, messages, clean = {}, {}, {}, {}
     for name, rows in clipped.items():
@@ -305,7 +303,9 @@ def _length(tree: Tensors, present: Tensor) -> Tensor:
 
 
 def _drawn(
-    generator: Source, shapes: Sequence[tuple[int, ...]], plan: Plan
+    generator: np.random.Generator | correlated.Drawn,
+    shapes: Sequence[tuple[int, ...]],
+    plan: Plan,
 ) -> Iterable[np.ndarray]:
     """Return the standard noise of a plan, or that of a round of correlated noise, in these
     shapes."""
@@ -314,10 +314,16 @@ def _drawn(
     return (plan.law.draw(generator, shape) for shape in shapes)
 
 
-def _check(given: Round) -> None:
+def _check(
+    generator: np.random.Generator | correlated.Drawn,
+    uploads: Uploads,
+    present: Tensor,
+    plan: Plan,
+    scale: Tensors,
+    departures: frozenset[str],
+) -> None:
     # Without departures only public facts can raise an error: shapes, dtypes, names and the scale.
     # A value that a client holds must not decide whether a round is released.
-    generator, uploads, present, plan, scale, departures = given
     if isinstance(generator, np.random.Generator) == (plan.band > 1 or plan.noise == "secure"):
         expected = "one of NumPy, whose noise is float64 and the same on every device"
         if plan.noise == "secure":
