@@ -67,8 +67,10 @@ def of_updates(plan: Plan, bound: float | None) -> Plan:
     if plan.adaptive is None:
         return plan
     # Each part is released by an ordinary plan; together the two have the multiplier z.
-    clip_norm, noise = plan.clip_norm if bound is None else bound, multiplier_of_updates(plan)
-    return dataclasses.replace(plan, clip_norm=clip_norm, noise_multiplier=noise, adaptive=None)
+    clip_norm, multiplier = plan.clip_norm if bound is None else bound, multiplier_of_updates(plan)
+    return dataclasses.replace(
+        plan, clip_norm=clip_norm, noise_multiplier=multiplier, adaptive=None
+    )
 
 
 def of_bits(plan: Plan) -> Plan:

@@ -161,9 +161,6 @@ class Mechanism(abc.ABC):
         return self.epsilon([of.unsampled(size)], delta)
 
 
-Parts = tuple[tuple[Mechanism, Releases], ...]
-
-
 def composed(
     parts: Sequence[tuple[Mechanism, Releases]], delta: float, interval: float = FINEST_INTERVAL
 ) -> float:
@@ -192,7 +189,7 @@ def composed(
 
 # A search composes the same few noises for every method and every number of clients.
 @functools.lru_cache(maxsize=1024)
-def _sampled(parts: Parts, interval: float, delta: float) -> float:
+def _sampled(parts: tuple[tuple[Mechanism, Releases], ...], interval: float, delta: float) -> float:
     return float(counted(parts, interval).get_epsilon(delta))
 
 
@@ -203,7 +200,11 @@ def coarser(law: Mechanism, of: Releases) -> float:
 
 
 @functools.lru_cache(maxsize=4)
-def counted(parts: Parts, interval: float, neighbors: str = "ADD_OR_REMOVE_ONE") -> Any:
+def counted(
+    parts: tuple[tuple[Mechanism, Releases], ...],
+    interval: float,
+    neighbors: str = "ADD_OR_REMOVE_ONE",
+) -> Any:
     """Return dp_accounting's PLD accountant of all releases."""
     # The last few are cached, because a ledger reads one curve at several deltas.
     import dp_accounting

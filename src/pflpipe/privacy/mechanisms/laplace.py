@@ -178,5 +178,5 @@ def losses(rate: float, shift: float, interval: float) -> Any:
     # Delta at -x follows from delta at x with the two runs exchanged: e^-x delta(x) + 1 - e^-x.
     below = np.exp(-epsilons) * above - np.expm1(-epsilons)
     deltas = np.concatenate([below[:0:-1], above])
-    loss = create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, deltas)
-    return PrivacyLossDistribution(loss)
+    pmf = create_pmf_pessimistic_connect_dots_fixed_gap(interval, -last, last, deltas)
+    return PrivacyLossDistribution(pmf)
