@@ -69,8 +69,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pflpipe.attacks import strongest
-from pflpipe.attacks.strongest import log_ratios
+from pflpipe.attacks.strongest import (
+    ObservedRound,
+    in_units,
+    log_ratios,
+    noise_variance,
+    released_alone,
+)
 from pflpipe.learning.solvers import Schedule
 from pflpipe.learning.task import Batches
 from pflpipe.privacy import mechanism
@@ -100,19 +105,20 @@ def attack(simulation: Simulation) -> dict[str, np.ndarray]:
     plan = simulation.plan
     member, calibration = roles(simulation.seed, plan.clients)
     products, ratios, progress = _watch(simulation, member)
-    variance = strongest.noise_variance(plan)
+    variance = noise_variance(plan)
     sent = simulation.method.upload(simulation.task).values()
     coordinates = plan.rounds * sum(map(math.prod, sent))
     losses = _losses(simulation, progress, calibration)
     gains = -losses if np.isfinite(losses).all() else np.zeros_like(losses)
     mean, deviation = _null(gains, calibration)
-    known = products, calibration, variance, coordinates
     return {
         "member": member,
         "calibration": calibration,
         "loss": (gains - mean) / deviation,
-        "likelihood": likelihood_ratios(*known, informed=False),
-        "informed": likelihood_ratios(*known, informed=True),
+        "likelihood": likelihood_ratios(
+            products, calibration, variance, coordinates, informed=False
+        ),
+        "informed": likelihood_ratios(products, calibration, variance, coordinates, informed=True),
         "strongest": ratios if np.isfinite(ratios).all() else np.zeros_like(ratios),
     }
 
@@ -150,13 +156,13 @@ def _watch(
         The score ``strongest`` ``[M]``.
         The progress at the end of the run.
     """
-    observed: list[strongest.ObservedRound] = []
+    observed: list[ObservedRound] = []
 
     def release(
         generator: np.random.Generator, uploads: Uploads, present: Tensor, *others: Any
     ) -> Released:
         released = mechanism.release(generator, uploads, present, *others)
-        observed.append(strongest.ObservedRound(uploads, present, released.sum))
+        observed.append(ObservedRound(uploads, present, released.sum))
         return released
 
     # The game's run may be published next to the cell's run. Other clients send in it, so with
@@ -174,7 +180,7 @@ def _watch(
         task = simulation.task_in(progress.round)
         scale = simulation.method.scale(progress.params, progress.server, task)
         uploads = Uploads(computed.update, computed.extras)
-        expected = strongest.released_alone(simulation, uploads, scale)
+        expected = released_alone(simulation, uploads, scale)
         drawn = rounds.cohort(run, progress.round)
         # The messages above are computed at the model that the round starts from, before it moves
         # ``progress`` on.
@@ -191,7 +197,7 @@ def _products(alone: Tree, released: Tree, scale: Tree, clients: int) -> np.ndar
     total = torch.zeros(clients + 1, clients + 1, dtype=torch.float64)
     for name, rows in alone.items():
         vectors = torch.cat([rows / clients, released[name].unsqueeze(0)])
-        flat = strongest.in_units(vectors, scale.get(name))
+        flat = in_units(vectors, scale.get(name))
         total += (flat @ flat.T).cpu()
     return total.numpy()
 

@@ -61,8 +61,9 @@ def released_alone(simulation: Simulation, uploads: Uploads, scale: Tree) -> Tre
     rows = uploads.mapped(lambda value: value.unsqueeze(1))
     present = torch.ones(len(next(iter(rows.update.values()))), 1, dtype=torch.bool)
     scales = {name: value.expand(uploads.update[name].shape) for name, value in scale.items()}
-    rest = present, single, scales, simulation.departures
-    return mechanism.release(np.random.default_rng(), rows, *rest).sum
+    return mechanism.release(
+        np.random.default_rng(), rows, present, single, scales, simulation.departures
+    ).sum
 
 
 def in_units(rows: Tensor, scale: Tensor | None) -> Tensor:

@@ -14,12 +14,24 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from pflpipe.auditing import evidence as judging
 from pflpipe.auditing.arrays import Attacked, Lens, seeds
+from pflpipe.auditing.evidence import (
+    POWER,
+    WHOLE,
+    WIDEST,
+    Evidence,
+    Noise,
+    Sensitivity,
+    curve,
+    excess_of,
+    judge,
+    size_of_noise,
+)
 from pflpipe.auditing.search import PILOT
 from pflpipe.auditing.worlds import Recipe
 from pflpipe.privacy.plan import Plan
@@ -40,8 +52,20 @@ TOGETHER = 46
 """Coordinates whose noise is measured together."""
 THRESHOLDS = 200
 Statistic = Callable[[np.ndarray], np.ndarray]
-Choice = tuple[str, float, float]
-"""Name of a statistic, its sign and the threshold."""
+
+
+class Choice(NamedTuple):
+    """How an attacker decides: "there" if ``sign * statistic`` is above the threshold.
+
+    Attributes:
+        statistic: its name.
+        sign: 1, or -1 where small values speak for "there".
+        threshold: of the signed statistic.
+    """
+
+    statistic: str
+    sign: float
+    threshold: float
 
 
 @dataclass(frozen=True)
@@ -59,8 +83,8 @@ class Trial:
     """
 
     recipe: Recipe
-    measured: judging.Sensitivity
-    evidence: judging.Evidence
+    measured: Sensitivity
+    evidence: Evidence
     moved: float
     leak: str
     plan: Plan
@@ -110,23 +134,19 @@ def trial(
         length, most = _length(
             pilots[False][:, kept], fresh[False][:, kept], movement, plan, over, level
         )
-        most *= 1 + SLACK * spread if spread > judging.WIDEST else 1
+        most *= 1 + SLACK * spread if spread > WIDEST else 1
     law = None
-    if spread <= judging.WIDEST and lens is None:
+    if spread <= WIDEST and lens is None:
         law = _law(attacked, recipe, fresh[False][:, : attacked.size], level)
     of_rounds = dataclasses.replace(plan, rounds=sent, sample_rate=1.0)
-    statistics = fitted(pilots, each.mean(axis=0))
-    values = {here: {name: of(pilots[here]) for name, of in statistics.items()} for here in pilots}
-    choice = chosen(of_rounds, values, level)
-    of = statistics[choice[0]]
-    evidence = judged(of_rounds, choice, of(fresh[False]), of(fresh[True]), level)
+    evidence = _told_apart(of_rounds, pilots, fresh, each.mean(axis=0), level)
     leak = ""
     if not each.std(axis=0)[-2:].any() and lens is None:
         leak = "changes the length of the result" * bool(whole[attacked.size])
         leak = "makes the result NaN or infinite" if whole[attacked.size + 1] > 0 else leak
     return Trial(
         recipe,
-        judging.Sensitivity(
+        Sensitivity(
             canary=_canary(recipe),
             length=length,
             length_most=most,
@@ -151,7 +171,7 @@ def _canary(recipe: Recipe) -> str:
 def _lens(views: np.ndarray, movement: np.ndarray, attacked: Attacked) -> Lens | None:
     """Return what is looked at of views ``[n, k]``; None if they are short."""
     size = views.shape[1]
-    if size <= judging.WHOLE:
+    if size <= WHOLE:
         return None
     sizes = views.std(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -191,7 +211,7 @@ def _following(each: np.ndarray, absent: np.ndarray) -> float:
     moved, noise = each - each.mean(axis=0), absent - absent.mean(axis=0)
     energy = (moved**2).sum()
     largest = np.abs(each).max()
-    if energy == 0 or np.sqrt(moved.var(axis=0).max()) <= judging.WIDEST * largest:
+    if energy == 0 or np.sqrt(moved.var(axis=0).max()) <= WIDEST * largest:
         return 0.0
     squares = (noise**2).sum(axis=0)
     factor = np.where(squares > 0, (moved * noise).sum(axis=0) / np.maximum(squares, 1e-300), 0)
@@ -211,11 +231,11 @@ def _length(
     if plan.norm == 1:
         # The mean of n absolute values is a Gamma number, and least where a single one counts.
         most = n / float(stats.gamma(n).ppf(level))
-        length = judging.Noise(fresh).length_in_sum(movement) * plan.multiplier / sent
+        length = Noise(fresh).length_in_sum(movement) * plan.multiplier / sent
         n, root = round(2 * n / (plan.law.kurtosis - 1)), math.sqrt(plan.law.variance)
     else:
         length, most, root = 0.0, 1.0, 1.0
-    ruler = judging.Noise(pilot)
+    ruler = Noise(pilot)
     silent = math.isinf(ruler.length(movement))
     along = _direction(pilot, movement)
     gap, width = float(along @ movement), float((centred @ along).std(ddof=1))
@@ -275,7 +295,7 @@ def _law(
     ).pair(claim)
     drawn = np.arange(COUPLED)
     each = of_one.views(everywhere, True, drawn) - of_one.views(everywhere, False, drawn)
-    if each.std(axis=0).max() > judging.WIDEST * np.abs(each.mean(axis=0)).max():
+    if each.std(axis=0).max() > WIDEST * np.abs(each.mean(axis=0)).max():
         return None
     reach = np.zeros(attacked.length)
     places = np.linspace(0, claim.dimension, min(TOGETHER, claim.dimension), endpoint=False)
@@ -290,28 +310,43 @@ def _law(
                 other[place] = -length
             single = dataclasses.replace(pair, messages=messages, other=other)
             moved = of_one.views(single, True, few) - of_one.views(single, False, few)
-            if np.ptp(moved, axis=0).max() <= judging.WIDEST * np.abs(moved).max():
+            if np.ptp(moved, axis=0).max() <= WIDEST * np.abs(moved).max():
                 reach = np.maximum(reach, np.abs(moved[0]))
     units = reach[: attacked.size]
     if not units.any():
         return None
     kept = units > 0
     steps = (noise - noise.mean(axis=0))[:, kept] / units[kept] / plan.multiplier
-    return judging.size_of_noise(plan, steps, level)
+    return size_of_noise(plan, steps, level)
 
 
 def _detects(draws: int, level: float) -> float:
     law = stats.chi2(draws - 1)
-    return math.sqrt(float(law.ppf(level)) / float(law.ppf(judging.POWER)))
+    return math.sqrt(float(law.ppf(level)) / float(law.ppf(POWER)))
+
+
+def _told_apart(
+    plan: Plan,
+    pilots: dict[bool, np.ndarray],
+    fresh: dict[bool, np.ndarray],
+    movement: np.ndarray,
+    level: float,
+) -> Evidence:
+    """Return the evidence on fresh views of the attacker that the pilots choose."""
+    statistics = fitted(pilots, movement)
+    values = {here: {name: of(pilots[here]) for name, of in statistics.items()} for here in pilots}
+    choice = chosen(plan, values, level)
+    of = statistics[choice.statistic]
+    return judged(plan, choice, of(fresh[False]), of(fresh[True]), level)
 
 
 def judged(
     plan: Plan, choice: Choice, absent: np.ndarray, there: np.ndarray, level: float
-) -> judging.Evidence:
-    """Return the evidence of an attacker who says "there" above a threshold."""
-    name, sign, threshold = choice
-    wrong, missed = int((sign * absent > threshold).sum()), int((sign * there <= threshold).sum())
-    return judging.judge(plan, len(absent), wrong, missed, name, level)
+) -> Evidence:
+    """Return the evidence of an attacker who decides by a choice, from values of its statistic."""
+    wrong = int((choice.sign * absent > choice.threshold).sum())
+    missed = int((choice.sign * there <= choice.threshold).sum())
+    return judge(plan, len(absent), wrong, missed, choice.statistic, level)
 
 
 def fitted(pilots: dict[bool, np.ndarray], movement: np.ndarray) -> dict[str, Statistic]:
@@ -362,9 +397,9 @@ def _atoms(views: np.ndarray) -> set[bytes]:
 
 
 def chosen(plan: Plan, values: dict[bool, dict[str, np.ndarray]], level: float) -> Choice:
-    """Return the statistic, its sign and the threshold that speak most against a claim."""
-    claimed = judging.curve(plan)
-    best, found = -math.inf, ("projection on the movement", 1.0, 0.0)
+    """Return the choice that speaks most against a claim."""
+    claimed = curve(plan)
+    best, found = -math.inf, Choice("projection on the movement", 1.0, 0.0)
     for name in values[True]:
         for sign in (1.0, -1.0):
             there, absent = (np.sort(sign * values[here][name]) for here in (True, False))
@@ -375,16 +410,17 @@ def chosen(plan: Plan, values: dict[bool, dict[str, np.ndarray]], level: float) 
             thresholds = np.unique((joint[places] + joint[above]) / 2)
             alarms = len(absent) - np.searchsorted(absent, thresholds, side="right")
             errors = np.stack([alarms, np.searchsorted(there, thresholds, side="right")])
-            excess = judging.excess_of(claimed, len(there), errors, level)
+            excess = excess_of(claimed, len(there), errors, level)
             place = int(np.argmax(excess))
             if excess[place] > best:
-                best, found = float(excess[place]), (name, sign, float(thresholds[place]))
+                best = float(excess[place])
+                found = Choice(name, sign, float(thresholds[place]))
     return found
 
 
 def whole_runs(
     attacked: Attacked, recipe: Recipe, runs: int, level: float, rng: np.random.Generator
-) -> judging.Evidence:
+) -> Evidence:
     """Return the evidence of an attacker who sees all rounds of runs, whose cohorts are drawn.
 
     The statistics of a round are fitted to single rounds in which the canary takes part; a run is
@@ -439,5 +475,5 @@ def whole_runs(
 
     values = {here: all_runs(here, first) for here in (True, False)}
     choice = chosen(plan, values, level)
-    fresh = {here: all_runs(here, runs)[choice[0]] for here in (True, False)}
+    fresh = {here: all_runs(here, runs)[choice.statistic] for here in (True, False)}
     return judged(plan, choice, fresh[False], fresh[True], level)
