@@ -41,7 +41,7 @@ from pflpipe.methods.base import About, Fraction, Method, Upload
 from pflpipe.methods.ditto import keep, kept, nothing_kept
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About("APFL", "Deng, Kamani, Mahdavi 2020", cost=2.3)
+ABOUT = About(title="APFL", paper="Deng, Kamani, Mahdavi 2020", cost=2.3)
 
 
 def mixed(alpha: Tensor, v: Tree, w: Tree) -> Params:

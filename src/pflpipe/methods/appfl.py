@@ -42,8 +42,8 @@ from pflpipe.methods.base import About, Method, Option
 from pflpipe.methods.fedper import keep
 
 ABOUT = About(
-    "APPFL",
-    "APPFL documentation, personalization",
+    title="APPFL",
+    paper="APPFL documentation, personalization",
     has_global_model=False,
     mechanism="laplace",
     paper_departures=("clip_in_training", "learning_rate_in_noise", "no_composition"),

@@ -34,8 +34,8 @@ from pflpipe.methods.appfl import bounded, keep_layers
 from pflpipe.methods.base import About, Method, Option
 
 ABOUT = About(
-    "APPFL (steps)",
-    "APPFL documentation, personalization",
+    title="APPFL (steps)",
+    paper="APPFL documentation, personalization",
     has_global_model=False,
     mechanism="laplace",
     paper_departures=("learning_rate_in_noise", "no_composition"),

@@ -35,7 +35,7 @@ from pflpipe.learning.task import Batch, Batches, Task
 from pflpipe.methods.base import About, Fraction, Method, NonNegative, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About("BLUR + LUS", "Cheng et al., CVPR 2022", cost=1.4)
+ABOUT = About(title="BLUR + LUS", paper="Cheng et al., CVPR 2022", cost=1.4)
 
 
 def blur_lus(

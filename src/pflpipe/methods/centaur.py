@@ -31,7 +31,9 @@ from pflpipe.learning.task import Batches, Solver, Task
 from pflpipe.methods.base import About, Head, Method, Upload, only_body, with_head
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About("CENTAUR", "Shen et al., ICLR 2023", has_global_model=False, needs=("body",))
+ABOUT = About(
+    title="CENTAUR", paper="Shen et al., ICLR 2023", has_global_model=False, needs=("body",)
+)
 
 
 @with_head()

@@ -30,7 +30,7 @@ from pflpipe.methods.base import About, Method, NonNegative, Upload
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About("Ditto", "Li et al., ICML 2021", cost=2.1)
+ABOUT = About(title="Ditto", paper="Li et al., ICML 2021", cost=2.1)
 
 
 def nothing_kept(params: Params) -> ClientState:

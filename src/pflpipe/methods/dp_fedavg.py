@@ -20,7 +20,7 @@ from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Upload
 from pflpipe.trees import ClientState, Params, ServerState
 
-ABOUT = About("DP-FedAvg", "Geyer et al. 2017; McMahan et al., ICLR 2018")
+ABOUT = About(title="DP-FedAvg", paper="Geyer et al. 2017; McMahan et al., ICLR 2018")
 
 
 def local_update(

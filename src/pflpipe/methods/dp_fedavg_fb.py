@@ -25,7 +25,9 @@ from pflpipe.methods.base import About, Head, Method, with_head
 from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import ClientState, Params, ServerState
 
-ABOUT = About("DP-FedAvg-fb", "baseline of Shen et al. (CENTAUR), ICLR 2023", trains="dp_fedavg")
+ABOUT = About(
+    title="DP-FedAvg-fb", paper="baseline of Shen et al. (CENTAUR), ICLR 2023", trains="dp_fedavg"
+)
 
 
 @with_head(trained=False)

@@ -17,7 +17,9 @@ from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
-    "DP-FedAvg, global model", "Geyer et al. 2017; McMahan et al., ICLR 2018", trains="dp_fedavg"
+    title="DP-FedAvg, global model",
+    paper="Geyer et al. 2017; McMahan et al., ICLR 2018",
+    trains="dp_fedavg",
 )
 
 

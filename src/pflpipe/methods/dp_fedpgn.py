@@ -51,7 +51,7 @@ from pflpipe.learning.task import Batch, Batches, Task
 from pflpipe.methods.base import About, Fraction, Method, NonNegative, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About("DP-FedPGN", "Liu et al. 2025", cost=1.3)
+ABOUT = About(title="DP-FedPGN", paper="Liu et al. 2025", cost=1.3)
 
 
 def smoothed(value: Tensor, sigma: float) -> Tensor:

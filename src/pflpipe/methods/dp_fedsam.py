@@ -37,8 +37,8 @@ from pflpipe.methods.base import About, Method, NonNegative, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
-    "DP-FedSAM",
-    "Shi et al., CVPR 2023",
+    title="DP-FedSAM",
+    paper="Shi et al., CVPR 2023",
     official_departures=("per_tensor_clip", "data_size_weights", "public_sampling"),
     official_defaults={"rho": 0.5, "adaptive": True},
     cost=2.0,

@@ -36,8 +36,8 @@ from pflpipe.methods.dp_fedsam import dp_fedsam
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "DP-FedSAM-top-k",
-    "Shi et al. 2023",
+    title="DP-FedSAM-top-k",
+    paper="Shi et al. 2023",
     paper_departures=("noise_on_support",),
     only_with={"before_noise": ("noise_on_support",)},
     cost=2.0,

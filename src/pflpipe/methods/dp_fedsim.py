@@ -49,8 +49,8 @@ from pflpipe.methods.feddpa import min_max
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "DP-FedSim",
-    "Mao et al., IJACSA 2025",
+    title="DP-FedSim",
+    paper="Mao et al., IJACSA 2025",
     paper_departures=("data_dependent_clip", "per_layer_clip_unscaled", "raw_similarity_weights"),
     cost=1.5,
 )

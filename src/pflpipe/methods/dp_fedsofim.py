@@ -52,7 +52,7 @@ from pflpipe.methods.base import About, Method, NotTiny, Option
 from pflpipe.methods.dp_fedavg import local_update
 from pflpipe.trees import Params, ServerState, Update
 
-ABOUT = About("DP-FedSOFIM", "Nair et al., TMLR 2026")
+ABOUT = About(title="DP-FedSOFIM", paper="Nair et al., TMLR 2026")
 
 WEIGHT = "weight"
 

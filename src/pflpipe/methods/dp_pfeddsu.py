@@ -51,8 +51,8 @@ from pflpipe.methods.centaur import centaur
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "DP-pFedDSU",
-    "Wang et al. 2025",
+    title="DP-pFedDSU",
+    paper="Wang et al. 2025",
     has_global_model=False,
     needs=("body",),
     paper_departures=("noise_on_support",),

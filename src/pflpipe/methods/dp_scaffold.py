@@ -55,7 +55,7 @@ from pflpipe.methods.base import About, Fraction, Method, NotTiny, Shapes, Uploa
 from pflpipe.methods.dp_fedavg import dp_fedavg
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About("DP-SCAFFOLD", "Noble et al., AISTATS 2022", cost=1.3, public_scale=True)
+ABOUT = About(title="DP-SCAFFOLD", paper="Noble et al., AISTATS 2022", cost=1.3, public_scale=True)
 
 CONTROL = "control."
 

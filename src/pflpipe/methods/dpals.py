@@ -60,7 +60,11 @@ from pflpipe.methods.one_release_factors import own_answers, own_factors, predic
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "DPALS", "Chien et al., ICML 2021", needs=("items", "two_classes"), cost=0.1, public_scale=True
+    title="DPALS",
+    paper="Chien et al., ICML 2021",
+    needs=("items", "two_classes"),
+    cost=0.1,
+    public_scale=True,
 )
 
 SHARES = {"counts": 0.1, "gram": 0.1, "cross": 0.8}

@@ -47,8 +47,8 @@ from pflpipe.methods.feddpa import fisher_mask, split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "FedADDP",
-    "Guo et al., ICA3PP 2024",
+    title="FedADDP",
+    paper="Guo et al., ICA3PP 2024",
     paper_departures=(
         "private_clamp",
         "data_dependent_noise",

@@ -54,7 +54,7 @@ from pflpipe.learning.task import Batch, Batches, Schedule, Solver, Task
 from pflpipe.methods.base import About, Count, Fraction, Method, NonNegative, Option, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About("FedALA", "Zhang et al., AAAI 2023", cost=2.1)
+ABOUT = About(title="FedALA", paper="Zhang et al., AAAI 2023", cost=2.1)
 
 
 def some_rows(batches: Batches, share: float) -> Schedule:

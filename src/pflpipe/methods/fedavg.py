@@ -17,7 +17,10 @@ from pflpipe.methods.base import About, Method, Upload
 from pflpipe.trees import ClientState, Params, ServerState
 
 ABOUT = About(
-    "FedAvg", "McMahan et al., AISTATS 2017", private=False, departures=("data_size_weights",)
+    title="FedAvg",
+    paper="McMahan et al., AISTATS 2017",
+    private=False,
+    departures=("data_size_weights",),
 )
 
 

@@ -30,7 +30,7 @@ from pflpipe.methods.base import About, Head, Method, Upload, only_body, with_he
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About("FedBABU", "Oh et al., ICLR 2022", needs=("body",))
+ABOUT = About(title="FedBABU", paper="Oh et al., ICLR 2022", needs=("body",))
 
 
 @with_head(trained=False)

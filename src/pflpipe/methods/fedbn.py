@@ -18,7 +18,7 @@ and shift stay local. The upload is clipped and noised as in DP-FedAvg, with uni
 from pflpipe.methods.base import About, Method
 from pflpipe.methods.fedper import keep
 
-ABOUT = About("FedBN", "Li et al., ICLR 2021", has_global_model=False, needs=("norm",))
+ABOUT = About(title="FedBN", paper="Li et al., ICLR 2021", has_global_model=False, needs=("norm",))
 
 
 def fedbn() -> Method:

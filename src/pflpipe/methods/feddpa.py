@@ -54,8 +54,8 @@ from pflpipe.methods.base import About, Method, NonNegative, Upload, own_model
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
 ABOUT = About(
-    "FedDPA",
-    "Yang et al., NeurIPS 2023",
+    title="FedDPA",
+    paper="Yang et al., NeurIPS 2023",
     official_departures=("sample_level_calibration", "data_size_weights", "update_against_global"),
     cost=2.4,
 )

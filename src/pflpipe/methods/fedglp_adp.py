@@ -64,8 +64,8 @@ from pflpipe.methods.feddpa import split_objectives
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "FedGLP-ADP",
-    "Xiao et al., CMC 2026",
+    title="FedGLP-ADP",
+    paper="Xiao et al., CMC 2026",
     paper_departures=("noise_on_support", "divide_by_counts", "client_clip_weights"),
     only_with={"acndp": ("client_clip_weights",)},
     cost=2.1,

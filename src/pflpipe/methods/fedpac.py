@@ -66,8 +66,8 @@ from pflpipe.methods.centaur import centaur
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "FedPAC",
-    "Xu et al., ICLR 2023",
+    title="FedPAC",
+    paper="Xu et al., ICLR 2023",
     has_global_model=False,
     needs=("body", "classes"),
     public_scale=True,

@@ -24,7 +24,9 @@ from pflpipe.learning.task import Batches, Solver, Task
 from pflpipe.methods.base import About, Method, Upload, tested
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About("FedPer", "Arivazhagan et al. 2019", has_global_model=False, needs=("body",))
+ABOUT = About(
+    title="FedPer", paper="Arivazhagan et al. 2019", has_global_model=False, needs=("body",)
+)
 
 
 def keep(

@@ -28,7 +28,7 @@ from pflpipe.learning.task import Batch, Batches, Loss, Task
 from pflpipe.methods.base import About, Method, NonNegative, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About("FedProx", "Li et al., MLSys 2020")
+ABOUT = About(title="FedProx", paper="Li et al., MLSys 2020")
 
 
 def proximal(origin: Tree, weight: float, task: Task) -> Loss:

@@ -24,7 +24,11 @@ from pflpipe.methods.base import About, Head, Method, with_head
 from pflpipe.methods.centaur import centaur
 
 ABOUT = About(
-    "FedRep", "Collins et al., ICML 2021", has_global_model=False, trains="centaur", needs=("body",)
+    title="FedRep",
+    paper="Collins et al., ICML 2021",
+    has_global_model=False,
+    trains="centaur",
+    needs=("body",),
 )
 
 

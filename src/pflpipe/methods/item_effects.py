@@ -51,7 +51,9 @@ from pflpipe.methods.about import Count, Positive
 from pflpipe.methods.base import About, Method, Option, Shapes, Upload, summaries, zeros
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About("Item effects", "Rasch 1960", needs=("items",), cost=0.1, public_scale=True)
+ABOUT = About(
+    title="Item effects", paper="Rasch 1960", needs=("items",), cost=0.1, public_scale=True
+)
 
 STEPS = 50
 LEAST_SHARE = 0.01

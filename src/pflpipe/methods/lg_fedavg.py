@@ -22,7 +22,7 @@ models for unknown devices; that would need parameters that never leave their cl
 from pflpipe.methods.base import About, Method
 from pflpipe.methods.fedper import keep
 
-ABOUT = About("LG-FedAvg", "Liang et al. 2020", has_global_model=False, needs=("body",))
+ABOUT = About(title="LG-FedAvg", paper="Liang et al. 2020", has_global_model=False, needs=("body",))
 
 
 def lg_fedavg() -> Method:

@@ -14,7 +14,9 @@ from pflpipe.learning.task import Batches, Task
 from pflpipe.methods.base import About, Method, Upload, nothing, own_model
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About("Local only", "baseline", private=False, sends=False, has_global_model=False)
+ABOUT = About(
+    title="Local only", paper="baseline", private=False, sends=False, has_global_model=False
+)
 
 
 def local_only() -> Method:

@@ -37,7 +37,7 @@ from pflpipe.methods.base import About, Method, NonNegative, Upload, own_model, 
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Update
 
-ABOUT = About("MR-MTL", "Liu et al., NeurIPS 2022", cost=1.2)
+ABOUT = About(title="MR-MTL", paper="Liu et al., NeurIPS 2022", cost=1.2)
 
 
 def mr_mtl(*, weight: NonNegative = 0.1, anchor: Literal["own", "server"] = "own") -> Method:

@@ -59,8 +59,8 @@ from pflpipe.methods.base import About, Count, Method, Option, Shapes, Upload, s
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "One-release factors",
-    "Dwork et al. 2014",
+    title="One-release factors",
+    paper="Dwork et al. 2014",
     needs=("items", "two_classes"),
     cost=0.1,
     public_scale=True,

@@ -59,7 +59,7 @@ from pflpipe.learning.task import HEAD, Batch, Batches, Task
 from pflpipe.methods.base import About, Method, NotTiny, Shapes, Upload, summaries, zeros
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About("One-shot ridge", "Alsulaimawi 2026", cost=0.1, public_scale=True)
+ABOUT = About(title="One-shot ridge", paper="Alsulaimawi 2026", cost=0.1, public_scale=True)
 
 
 def targets(batch: Batch, task: Task) -> Tensor:

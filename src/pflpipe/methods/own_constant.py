@@ -23,7 +23,12 @@ from pflpipe.methods.base import About, Method, Upload, nothing
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "Own constant", "baseline", private=False, sends=False, has_global_model=False, cost=0.1
+    title="Own constant",
+    paper="baseline",
+    private=False,
+    sends=False,
+    has_global_model=False,
+    cost=0.1,
 )
 
 

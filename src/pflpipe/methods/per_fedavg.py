@@ -47,7 +47,7 @@ from pflpipe.learning.task import Batch, Batches, Schedule, Task
 from pflpipe.methods.base import About, Method, NonNegative, NotTiny, Upload
 from pflpipe.trees import AnyTree, ClientState, Params, ServerState, Tree
 
-ABOUT = About("Per-FedAvg", "Fallah et al., NeurIPS 2020", cost=4.1)
+ABOUT = About(title="Per-FedAvg", paper="Fallah et al., NeurIPS 2020", cost=4.1)
 
 
 def moved(w: AnyTree, gradient: Tree, rate: float) -> AnyTree:

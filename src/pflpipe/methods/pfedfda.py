@@ -60,8 +60,8 @@ from pflpipe.methods.base import About, Method, NotTiny, Shapes, Upload, only_bo
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "pFedFDA",
-    "McLaughlin and Su, NeurIPS 2024",
+    title="pFedFDA",
+    paper="McLaughlin and Su, NeurIPS 2024",
     has_global_model=False,
     needs=("body", "classes"),
     cost=1.2,

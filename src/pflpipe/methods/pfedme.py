@@ -46,7 +46,7 @@ from pflpipe.methods.base import About, Count, Method, NonNegative, Upload
 from pflpipe.methods.fedprox import proximal
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About("pFedMe", "Dinh et al., NeurIPS 2020", cost=5.4)
+ABOUT = About(title="pFedMe", paper="Dinh et al., NeurIPS 2020", cost=5.4)
 
 
 def pfedme(

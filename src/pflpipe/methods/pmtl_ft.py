@@ -36,7 +36,7 @@ from pflpipe.methods.base import About, Head, Method, NonNegative, Upload, with_
 from pflpipe.methods.dp_fedavg_fb import dp_fedavg_fb
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About("PMTL-FT", "Hu et al., TMLR 2023; baseline of Shen et al., ICLR 2023")
+ABOUT = About(title="PMTL-FT", paper="Hu et al., TMLR 2023; baseline of Shen et al., ICLR 2023")
 
 
 @with_head(trained=False)

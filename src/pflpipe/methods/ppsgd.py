@@ -40,7 +40,7 @@ from pflpipe.learning.task import Batch, Batches, Solver, Task
 from pflpipe.methods.base import About, Count, Fraction, Method, NonNegative, Upload
 from pflpipe.trees import ClientState, Params, ServerState, Tree
 
-ABOUT = About("PPSGD", "Bietti et al., ICML 2022")
+ABOUT = About(title="PPSGD", paper="Bietti et al., ICML 2022")
 
 
 def ppsgd(

@@ -69,8 +69,8 @@ from pflpipe.methods.base import About, Method, Option, Shapes, Upload, only_bod
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
-    "Private FedRep",
-    "Snedeker et al., ICML 2025",
+    title="Private FedRep",
+    paper="Snedeker et al., ICML 2025",
     has_global_model=False,
     needs=("body", "classes"),
     cost=0.4,

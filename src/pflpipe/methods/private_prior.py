@@ -55,7 +55,7 @@ from pflpipe.learning.task import HEAD, Batches, Task
 from pflpipe.methods.base import About, Method, Positive, Shapes, Upload, summaries
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
-ABOUT = About("Private prior", "Robbins 1956", cost=0.2, public_scale=True)
+ABOUT = About(title="Private prior", paper="Robbins 1956", cost=0.2, public_scale=True)
 
 LEAST = 1e-4
 """Least variance of a coordinate between clients."""
