@@ -16,10 +16,15 @@ from pflpipe.options import Declared, Option, declared, of_signature
 
 Made = TypeVar("Made")
 Count = Annotated[int, Option(least=1)]
+"""A hyper-parameter that is a whole number of at least 1."""
 Fraction = Annotated[float, Option(least=0, most=1)]
+"""A hyper-parameter from 0 to 1, both included."""
 NonNegative = Annotated[float, Option(least=0)]
+"""A hyper-parameter of at least 0."""
 NotTiny = Annotated[float, Option(least=1e-6)]
+"""A hyper-parameter that something is divided by: at least 1e-6."""
 Positive = Annotated[float, Option(above=0)]
+"""A hyper-parameter above 0."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +142,19 @@ def read(file: Path, name: str) -> tuple[About, dict[str, Declared]]:
             case ast.FunctionDef(name=function) if function == name:
                 statement.body, statement.returns = [ast.Pass()], None
                 kept.append(statement)
-    names: dict[str, Any] = {**globals(), "Literal": Literal}
+    names: dict[str, Any] = {
+        "About": About,
+        "Annotated": Annotated,
+        "Count": Count,
+        "Fraction": Fraction,
+        "Head": Head,
+        "Literal": Literal,
+        "NonNegative": NonNegative,
+        "NotTiny": NotTiny,
+        "Option": Option,
+        "Positive": Positive,
+        "with_head": with_head,
+    }
     module = ast.fix_missing_locations(ast.Module(kept, []))
     # A file of the package, of which two statements are left.
     exec(compile(module, file, "exec", dont_inherit=True), names)  # noqa: S102

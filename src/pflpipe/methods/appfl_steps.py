@@ -29,9 +29,8 @@ imitated: every client adds all of the noise to its message.
 from dataclasses import replace
 from typing import Annotated
 
-from pflpipe.methods.about import Count
 from pflpipe.methods.appfl import bounded, keep_layers
-from pflpipe.methods.base import About, Method, Option
+from pflpipe.methods.base import About, Count, Method, Option
 
 ABOUT = About(
     title="APPFL (steps)",

@@ -84,12 +84,12 @@ def everything(task: Task) -> tuple[str, ...]:
 
 
 def only_body(task: Task) -> tuple[str, ...]:
-    """Return the names of all parameters but the head's: every client has a head of its own."""
+    """Return the names of all parameters but the head's: no head leaves a client."""
     return task.body_names
 
 
 def nothing(task: Task) -> tuple[str, ...]:
-    """Return no names: no parameter leaves the client."""
+    """Return no names: no parameter leaves a client."""
     return ()
 
 
@@ -170,9 +170,3 @@ class Method:
     def upload(self, task: Task) -> Shapes:
         """Return name -> shape of everything that one client sends."""
         return {name: task.network.shapes[name] for name in self.sends(task)} | self.parts(task)
-
-
-def summaries(*hooks: Any, **more: Any) -> Method:
-    """Return a method whose clients send summaries of their rows, its ``parts``, and no parameters
-    unless it ``sends`` some. The arguments are those of ``Method``."""
-    return Method(*hooks, **{"sends": nothing, "full_pass": True, **more})

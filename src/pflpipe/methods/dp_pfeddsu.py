@@ -38,16 +38,22 @@ noise hides. The strict profile uses the mask of the released weights for the wh
 for all clients; clip and noise on its support are then certified.
 """
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batch, Batches, Solver, Task
-from pflpipe.methods.about import Count, Fraction, NonNegative
-from pflpipe.methods.base import About, Head, Method, Upload, with_head
-from pflpipe.methods.centaur import centaur
+from pflpipe.methods.base import (
+    About,
+    Count,
+    Fraction,
+    Head,
+    Method,
+    NonNegative,
+    Upload,
+    only_body,
+    with_head,
+)
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
@@ -72,8 +78,10 @@ def dp_pfeddsu(
     head: Head,
 ) -> Method:
     """Return the method."""
-    plain = centaur(head=head)
     solver = Solver(head.solver, head.lr, head.momentum, head.weight_decay)
+
+    def init_client(params: Params, task: Task) -> ClientState:
+        return ClientState({name: params[name] for name in task.head_names})
 
     def masks(w: Tree, task: Task) -> Tree:
         """Return the masks M of the masked layers' weights (Eqs. 6 and 8); other parameters have no
@@ -129,4 +137,11 @@ def dp_pfeddsu(
     ) -> Params:
         return train_head(params, state, masks(params, task), batches, task)
 
-    return replace(plain, local_update=local_update, personalize=personalize, scale=scale)
+    return Method(
+        local_update,
+        personalize=personalize,
+        init_client=init_client,
+        scale=scale,
+        sends=only_body,
+        head_epochs=head.epochs,
+    )

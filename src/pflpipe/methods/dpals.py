@@ -55,7 +55,7 @@ from torch import Tensor
 
 from pflpipe.learning import items
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Count, Method, Shapes, Upload, summaries
+from pflpipe.methods.base import About, Count, Method, Shapes, Upload, nothing
 from pflpipe.methods.one_release_factors import own_answers, own_factors, predicted, with_expected
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
@@ -193,4 +193,13 @@ def dpals(*, answers: Count = 50, rank: Count = 4) -> Method:
         answered, given = (value.double() for value in own_answers(batches, task))
         return with_expected(params, predicted(answered, given, *model(server)))
 
-    return summaries(local_update, aggregate, personalize, init_server, scale=scale, parts=parts)
+    return Method(
+        local_update,
+        aggregate,
+        personalize,
+        init_server=init_server,
+        scale=scale,
+        sends=nothing,
+        parts=parts,
+        full_pass=True,
+    )

@@ -31,8 +31,8 @@ def fedavg() -> Method:
         params: Params, server: ServerState, state: ClientState, batches: Batches, task: Task
     ) -> tuple[Upload, ClientState]:
         trained, loss = task.minimize(params, batches.train, task.loss)
+        update = trees.sub(trained, params)
         # The number of examples is a private value, read by the departure ``data_size_weights``.
-        update, extras = trees.sub(trained, params), {"size": batches.n}
-        return Upload(update, extras, loss), state
+        return Upload(update=update, extras={"size": batches.n}, loss=loss), state
 
     return Method(local_update)

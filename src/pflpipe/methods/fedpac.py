@@ -60,8 +60,17 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import Batch, Batches, Task
-from pflpipe.methods.about import NonNegative, NotTiny
-from pflpipe.methods.base import About, Head, Method, Shapes, Upload, with_head, zeros
+from pflpipe.methods.base import (
+    About,
+    Head,
+    Method,
+    NonNegative,
+    NotTiny,
+    Shapes,
+    Upload,
+    with_head,
+    zeros,
+)
 from pflpipe.methods.centaur import centaur
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 

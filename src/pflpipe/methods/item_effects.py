@@ -47,8 +47,17 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning import items
 from pflpipe.learning.task import Batch, Batches, Task
-from pflpipe.methods.about import Count, Positive
-from pflpipe.methods.base import About, Method, Option, Shapes, Upload, summaries, zeros
+from pflpipe.methods.base import (
+    About,
+    Count,
+    Method,
+    Option,
+    Positive,
+    Shapes,
+    Upload,
+    nothing,
+    zeros,
+)
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
@@ -156,4 +165,13 @@ def item_effects(
         own = offset(outputs, y, real, numbers, spread)
         return Params(params | {"head.bias": params["head.bias"] + own})
 
-    return summaries(local_update, aggregate, personalize, zeros(parts), scale=scale, parts=parts)
+    return Method(
+        local_update,
+        aggregate,
+        personalize,
+        init_server=zeros(parts),
+        scale=scale,
+        sends=nothing,
+        parts=parts,
+        full_pass=True,
+    )

@@ -55,7 +55,7 @@ from torch import Tensor
 
 from pflpipe.learning import items
 from pflpipe.learning.task import Batches, Task
-from pflpipe.methods.base import About, Count, Method, Option, Shapes, Upload, summaries
+from pflpipe.methods.base import About, Count, Method, Option, Shapes, Upload, nothing
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
@@ -234,4 +234,13 @@ def one_release_factors(
         answered, given = (value.double() for value in own_answers(batches, task))
         return with_expected(params, predicted(answered, given, *model))
 
-    return summaries(local_update, aggregate, personalize, init_server, scale=scale, parts=parts)
+    return Method(
+        local_update,
+        aggregate,
+        personalize,
+        init_server=init_server,
+        scale=scale,
+        sends=nothing,
+        parts=parts,
+        full_pass=True,
+    )

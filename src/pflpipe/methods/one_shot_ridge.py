@@ -56,7 +56,7 @@ from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.learning.task import HEAD, Batch, Batches, Task
-from pflpipe.methods.base import About, Method, NotTiny, Shapes, Upload, summaries, zeros
+from pflpipe.methods.base import About, Method, NotTiny, Shapes, Upload, nothing, zeros
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(title="One-shot ridge", paper="Alsulaimawi 2026", cost=0.1, public_scale=True)
@@ -126,4 +126,13 @@ def one_shot_ridge(
         total = trees.add(server, share)
         return Params(params | solved(total["gram"], total["cross"], penalty)), total
 
-    return summaries(local_update, aggregate, personalize, zeros(parts), scale=scale, parts=parts)
+    return Method(
+        local_update,
+        aggregate,
+        personalize,
+        init_server=zeros(parts),
+        scale=scale,
+        sends=nothing,
+        parts=parts,
+        full_pass=True,
+    )

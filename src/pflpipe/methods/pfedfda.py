@@ -56,7 +56,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning.heads import ALIGNED
 from pflpipe.learning.task import HEAD, Batches, Task
-from pflpipe.methods.base import About, Method, NotTiny, Shapes, Upload, only_body, summaries
+from pflpipe.methods.base import About, Method, NotTiny, Shapes, Upload, only_body
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
@@ -132,8 +132,9 @@ def pfedfda(
         for rest in (0, 1):
             half = real & (place % 2 == rest)
             own = statistics(z, y, half, means)
-            between = torch.lerp(means, own[0], each), torch.lerp(covariance, own[1], each)
-            weights, biases = classifier(*between, pi, ridge)
+            weights, biases = classifier(
+                torch.lerp(means, own[0], each), torch.lerp(covariance, own[1], each), pi, ridge
+            )
             scores = (z @ weights.mT + biases.unsqueeze(1)).log_softmax(-1)  # [BETAS, n, K]
             right = scores.gather(2, y.expand(BETAS, -1).unsqueeze(2)).squeeze(2)
             other = real & ~half
@@ -184,6 +185,13 @@ def pfedfda(
         server["covariance"] = ((vectors * values.clamp(min=0)) @ vectors.T).to(covariance)
         return trees.add(params, released), server
 
-    return summaries(
-        local_update, aggregate, personalize, init_server, scale=scale, parts=parts, sends=only_body
+    return Method(
+        local_update,
+        aggregate,
+        personalize,
+        init_server=init_server,
+        scale=scale,
+        sends=only_body,
+        parts=parts,
+        full_pass=True,
     )

@@ -64,8 +64,7 @@ from torch import Tensor
 from pflpipe import trees
 from pflpipe.learning import counter_rng, heads
 from pflpipe.learning.task import Batch, Batches, Schedule, Task
-from pflpipe.methods.about import NonNegative
-from pflpipe.methods.base import About, Method, Option, Shapes, Upload, only_body, summaries
+from pflpipe.methods.base import About, Method, NonNegative, Option, Shapes, Upload, only_body
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(
@@ -207,13 +206,14 @@ def private_fedrep(
     ) -> Params:
         return with_head(params, batches_of(batches, False)[0], task)
 
-    return summaries(
+    return Method(
         local_update,
         aggregate,
         personalize,
-        init_server,
+        init_server=init_server,
         scale=scale,
-        parts=parts,
         sends=only_body,
+        parts=parts,
+        full_pass=True,
         draws=halves,
     )

@@ -52,7 +52,7 @@ from torch import Tensor
 
 from pflpipe.learning import heads, items
 from pflpipe.learning.task import HEAD, Batches, Task
-from pflpipe.methods.base import About, Method, Positive, Shapes, Upload, summaries
+from pflpipe.methods.base import About, Method, Positive, Shapes, Upload, nothing
 from pflpipe.trees import ClientState, Params, ServerState, Tree, Update
 
 ABOUT = About(title="Private prior", paper="Robbins 1956", cost=0.2, public_scale=True)
@@ -179,4 +179,13 @@ def private_prior(
         own, _ = posterior(params, batches, task, mean, variance, noise)
         return Params(params | dict(zip(HEAD, (own[:, :-1], own[:, -1]), strict=True)))
 
-    return summaries(local_update, aggregate, personalize, init_server, scale=scale, parts=parts)
+    return Method(
+        local_update,
+        aggregate,
+        personalize,
+        init_server=init_server,
+        scale=scale,
+        sends=nothing,
+        parts=parts,
+        full_pass=True,
+    )
