@@ -9,7 +9,7 @@ the rows of clients that were drawn.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -34,7 +34,7 @@ from pflpipe.privacy.mechanism import Released, Uploads
 from pflpipe.privacy.plan import Plan
 from pflpipe.seeds import release_rng
 from pflpipe.simulation.clients import minimizer
-from pflpipe.trees import Params, ServerState, Tree, Update
+from pflpipe.trees import Params, ServerState, Tensors, Tree, Update
 
 Trust = Literal["central", "local"]
 
@@ -346,7 +346,7 @@ def exclusive(like: Tree) -> Tree:
 
 
 def uploads(
-    audited: Audited, direction: Tree, there: bool, scale: Mapping[str, Tensor], repeats: int
+    audited: Audited, direction: Tree, there: bool, scale: Tensors, repeats: int
 ) -> Uploads:
     """Return the uploads of all clients with or without the canary, ``[R, M, *shape]``.
 

@@ -36,9 +36,6 @@ _MODULES = {module.name for module in pkgutil.iter_modules([str(Path(__file__).p
 NAMES = tuple(sorted(_MODULES - _HELPERS))
 """The methods of the package, one per file of this folder."""
 
-Values = Mapping[str, Any]
-NONE: Values = {}
-"""No hyper-parameters: each has its default."""
 _PARTS = {
     "body": "a network with layers before the head",
     "norm": "a network with normalisation layers, such as resnet20",
@@ -257,16 +254,21 @@ def _chosen(cell: cells.Cell) -> dict[str, Any]:
 
 
 def departures(
-    name: str, profile: str, official_code: bool, source: str = "", hyperparameters: Values = NONE
+    name: str,
+    profile: str,
+    official_code: bool,
+    source: str = "",
+    hyperparameters: Mapping[str, Any] | None = None,
 ) -> tuple[str, ...]:
     """Return the departures that a profile of a method executes, by default with the default
     hyper-parameters."""
     entry = info(name, source)
     about = entry.about
+    values = hyperparameters or {}
     avoided = {
         departure
         for key, departures in about.only_with.items()
-        if not hyperparameters.get(key, entry.hyperparameters[key].default)
+        if not values.get(key, entry.hyperparameters[key].default)
         for departure in departures
     }
     unless, what = ConfigError.unless, f"official_code of {name}"
@@ -281,7 +283,7 @@ def departures(
 def check_model(
     name: str,
     model: cells.Model,
-    hyperparameters: Values = NONE,
+    hyperparameters: Mapping[str, Any] | None = None,
     source: str = "",
     outputs: int = 1,
 ) -> None:
@@ -302,7 +304,7 @@ def check_model(
     for key, item in entry.hyperparameters.items():
         if item.option.layers:
             location = f"method {name}: {key}"
-            value = hyperparameters.get(key, item.default)
+            value = (hyperparameters or {}).get(key, item.default)
             if isinstance(value, str):
                 architectures.layers_named(names, value, location)
             else:
@@ -310,7 +312,7 @@ def check_model(
                 unless(value <= len(layers), location, value, expected)
 
 
-def check_loss(name: str, loss: str, hyperparameters: Values, source: str = "") -> None:
+def check_loss(name: str, loss: str, hyperparameters: Mapping[str, Any], source: str = "") -> None:
     """Raise ConfigError if the method, or a solver of heads among its hyper-parameters, is made for
     cross-entropy and the loss is another one."""
     exact = ("ridge", "newton")  # heads.EXACT, which needs torch

@@ -36,7 +36,7 @@ from pflpipe.errors import PrivacyError
 from pflpipe.learning import solvers
 from pflpipe.learning.solvers import Minimize, Schedule
 from pflpipe.simulation.processes import ALONE, Processes
-from pflpipe.trees import ClientState
+from pflpipe.trees import ClientState, Tensors
 
 Backend = Literal["loop", "vmap", "devices"]
 Hook = Callable[[ClientState, dict[str, Schedule], Tensor], Any]
@@ -260,8 +260,6 @@ class Examples:
 
 Work = Mapping[str, Rows]
 """One client's schedules by name."""
-Sources = Mapping[str, Examples]
-"""For the name of each schedule the data that it indexes."""
 
 
 @dataclass(frozen=True)
@@ -291,7 +289,7 @@ def for_each_client(
     states: Callable[[Sequence[int]], ClientState],
     work: Sequence[Work],
     sizes: Sequence[int],
-    examples: Sources,
+    examples: Mapping[str, Examples],
     engine: Engine,
     what: str = "hook",
 ) -> Any:
@@ -393,7 +391,7 @@ def repeatable_kernels() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def untouched(what: str, *given: Mapping[str, Tensor]) -> Iterator[None]:
+def untouched(what: str, *given: Tensors) -> Iterator[None]:
     """Compare the inputs of a hook before and after its call.
 
     Args:
@@ -486,7 +484,7 @@ def _fitting(memory: int, cohort: int, parameters: int, kept: int) -> int:
     return max(1, int(available // (HELD * parameters + PASSES * kept)))
 
 
-def _schedules(work: Work, examples: Sources) -> dict[str, Schedule]:
+def _schedules(work: Work, examples: Mapping[str, Examples]) -> dict[str, Schedule]:
     """Return one client's schedules; schedules on the same rows share one copy of them."""
     copies: dict[tuple[int, int], Examples] = {}
     schedules = {}
@@ -508,7 +506,7 @@ def _vmapped(
     states: ClientState,
     work: Sequence[Work],
     sizes: Tensor,
-    examples: Sources,
+    examples: Mapping[str, Examples],
     what: str,
 ) -> Any:
     """Return the results of the hook for clients with equal shapes, ``[M, ...]``."""

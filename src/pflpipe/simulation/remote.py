@@ -113,8 +113,9 @@ class Device:
         """
         file = self._state(client, public)
         kept = torch.load(file, weights_only=True) if file.exists() else {"round": -1}
-        is_new, expected = kept["round"] < public.round, f"one after round {kept['round'] + 1}"
-        PrivacyError.unless(is_new, f"client {client}: round", public.round + 1, expected)
+        if kept["round"] >= public.round:
+            got, expected = public.round + 1, f"one after round {kept['round'] + 1}"
+            raise PrivacyError(f"client {client}: round", got=got, expected=expected)
         computed = rounds.local_updates(self.simulation, self._progress(client, public), [client])
         with atomic(file) as path:
             state = {name: value[0].clone() for name, value in computed.states.items()}

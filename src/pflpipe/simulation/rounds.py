@@ -159,12 +159,13 @@ def local_updates(simulation: Simulation, progress: Progress, clients: Sequence[
     method = simulation.method
     task = simulation.task_in(progress.round, progress.bound)
     work = [simulation.work(client, progress.round) for client in clients]
-    public = progress.params, progress.server
 
     def hook(
         state: ClientState, batches: Batches, others: Mapping[str, Schedule]
     ) -> tuple[Update, Tree, Tensor, ClientState]:
-        upload, new_state = method.local_update(*public, state, batches, task)
+        upload, new_state = method.local_update(
+            progress.params, progress.server, state, batches, task
+        )
         return upload.update, upload.extras, upload.loss, new_state
 
     with simulation.calls("local_update", progress.params, progress.server) as what:
@@ -296,9 +297,10 @@ def _check_upload(update: Tree, method: Method, task: Task) -> None:
     declared = method.upload(task)
     sent = {name: tuple(value.shape[1:]) for name, value in update.items()}
     differing = sorted(name for name in declared | sent if declared.get(name) != sent.get(name))
-    expected = "exactly those that it says it sends, in their shapes"
-    what, got = "method: tensors in its upload", ", ".join(differing)
-    PrivacyError.unless(not differing, what, got, expected)
+    if differing:
+        expected = "exactly those that it says it sends, in their shapes"
+        got = ", ".join(differing)
+        raise PrivacyError("method: tensors in its upload", got=got, expected=expected)
     split = task.departures & SPLIT_CLIP
     if split and method.parts(task):
         what, got = f"departure {min(split)}: parts of an upload", ", ".join(method.parts(task))

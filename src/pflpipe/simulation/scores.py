@@ -47,13 +47,15 @@ def places_of(
             planned; or there is no id, since its search has chosen among other candidates.
     """
     names = list(names)
-    do = f"its choice is of another search: remove its file in {results / 'searches'}"
-    ConfigError.unless(bool(names), "evaluate: cells", "none", "the runs of the study", do)
+    if not names:
+        do = f"its choice is of another search: remove its file in {results / 'searches'}"
+        raise ConfigError("evaluate: cells", got="none", expected="the runs of the study", do=do)
     by_id = {cell.id: cell for cell in cells}
     places = []
     for name in names:
-        expected, do = "one of the study as it is now", "run snakemake again"
-        ConfigError.unless(name in by_id, "evaluate: cell", name, expected, do)
+        if name not in by_id:
+            expected, do = "one of the study as it is now", "run snakemake again"
+            raise ConfigError("evaluate: cell", got=name, expected=expected, do=do)
         cell = by_id[name]
         plan = results / "plans" / f"{cell.plan_id}.json"
         partition = results / "partitions" / f"{cell.partition_id}.npz"

@@ -39,6 +39,7 @@ from pflpipe.simulation.clients import (
     Engine,
     Examples,
     Rows,
+    Work,
     for_each_client,
     least_rows,
     minimizer,
@@ -46,7 +47,7 @@ from pflpipe.simulation.clients import (
 )
 from pflpipe.simulation.processes import ALONE, Processes
 from pflpipe.simulation.states import States
-from pflpipe.trees import ClientState, Tree, Update
+from pflpipe.trees import ClientState, Tensors, Tree, Update
 
 # Batch size of the full pass, whose per-example gradients (Fisher information) or features are held
 # in memory at once.
@@ -135,7 +136,7 @@ class Simulation:
         return not dependencies.unreviewed(self.code)
 
     @contextlib.contextmanager
-    def calls(self, hook: str, *given: Mapping[str, Tensor]) -> Iterator[str]:
+    def calls(self, hook: str, *given: Tensors) -> Iterator[str]:
         """Call one of the method's hooks in the block, which receives its name for errors.
 
         Raises:
@@ -369,7 +370,7 @@ class Simulation:
         hook: Callable[[ClientState, Batches, Mapping[str, Schedule]], Any],
         states: States | None,
         clients: Sequence[int],
-        work: Sequence[Mapping[str, Rows]],
+        work: Sequence[Work],
         what: str = "hook",
     ) -> Any:
         """Return ``hook(state, batches, others)`` of K clients, stacked ``[K, ...]``.

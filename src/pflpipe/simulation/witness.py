@@ -25,7 +25,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -33,7 +33,6 @@ from multiprocessing.connection import Connection
 from typing import Any, ClassVar, NoReturn
 
 import torch
-from torch import Tensor
 
 from pflpipe import trees
 from pflpipe.code import guard
@@ -42,10 +41,10 @@ from pflpipe.json_records import to_json
 from pflpipe.learning.networks import HEAD
 from pflpipe.simulation.isolation import Sample
 from pflpipe.simulation.simulation import Simulation
-from pflpipe.trees import Params, ServerState, Tree, Update
+from pflpipe.trees import Params, ServerState, Tensors, Tree, Update
 
 Message = dict[str, Any]
-"""Plain values and trees of tensors."""
+"""A request to the fresh process or its answer: plain values and trees of tensors by name."""
 SECOND = "pflpipe.simulation.second_process"
 SAME = ("seed", "name", "backend", "dtype")
 """Fields of a simulation that the fresh process gets as they are."""
@@ -73,10 +72,11 @@ class Witness:
         Raises:
             PrivacyError: it cannot start.
         """
-        got = "a program in which the code of a run kept state between its calls"
-        what, expected = "method or model of this program", "code that has kept nothing"
-        do = "start Python again, as what it kept may be there still"
-        PrivacyError.unless(not (self._objects and _Process.kept_state), what, got, expected, do)
+        if self._objects and _Process.kept_state:
+            got = "a program in which the code of a run kept state between its calls"
+            expected = "code that has kept nothing"
+            do = "start Python again, as what it kept may be there still"
+            raise PrivacyError("method or model of this program", got=got, expected=expected, do=do)
         self._process = _Process.running()
         self._ask(b"run", _described(self._simulation))
         return self
@@ -291,7 +291,7 @@ def _public(params: Params, server: ServerState) -> dict[str, Tree]:
     return {"params": _on_cpu(params), "server": _on_cpu(server)}
 
 
-def _on_cpu(tree: Mapping[str, Tensor]) -> Tree:
+def _on_cpu(tree: Tensors) -> Tree:
     return {name: value.cpu() for name, value in tree.items()}
 
 
