@@ -369,6 +369,15 @@ def test_a_run_whose_witness_cannot_start_ends_in_one_line(monkeypatch, place, s
         train(training=with_loss("HONEST_LOSS"))
 
 
+def test_a_run_whose_witness_ends_before_a_request_ends_in_one_line(monkeypatch):
+    monkeypatch.setattr(witness._Process, "latest", None)
+    ended = witness._Process.running()
+    ended.end()
+    monkeypatch.setattr(witness._Process, "latest", ended)
+    with refused("no answer from the fresh process: it has ended"):
+        train(training=with_loss("HONEST_LOSS"))
+
+
 def test_an_error_of_the_code_in_the_fresh_process_is_said_in_one_line():
     more = "\nimport sys\nif 'second_process' in str(sys.argv): raise OSError('no')\n"
     with refused(r"no answer from the fresh process: .*OSError: no", PflpipeError):

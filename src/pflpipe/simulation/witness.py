@@ -169,7 +169,11 @@ class Witness:
                     _Process.kept_state |= self._objects
                     raise
 
-        self._pending.append(self._process.thread.submit(ask))
+        try:
+            self._pending.append(self._process.thread.submit(ask))
+        except RuntimeError:  # the process has ended since the last request, its thread with it
+            self.settle(0)
+            self._no_answer("it has ended")
         return self._pending[-1]
 
     def _no_answer(self, problem: str) -> NoReturn:
