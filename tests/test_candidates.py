@@ -10,9 +10,9 @@ from scipy import stats
 
 import malformed
 import tabled
-from pflpipe.study import expansion
+from pflpipe.study import candidates
+from pflpipe.study.candidates import SearchRange
 from pflpipe.study.load import load_outline
-from pflpipe.study.study_spec import SearchRange
 
 TABLES = tabled.table("test_candidates")
 SEARCH, METHODS = TABLES["SEARCH"], TABLES["METHODS"]
@@ -102,7 +102,7 @@ def test_lists_without_a_number_of_candidates_are_the_grid_of_all(drawn):
 
 
 def draws(value, number=2000):
-    found = expansion.drawn({"x": value}, number, "study", "method", again=False)
+    found = candidates.drawn({"x": value}, number, "study", "method", again=False)
     return [candidate["x"] for candidate in found]
 
 

@@ -37,7 +37,7 @@ from pflpipe.files import DIGEST, canonical_json, read_json, write_json
 from pflpipe.json_records import to_json
 from pflpipe.learning import losses
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, settled
+from pflpipe.pipeline import certificate, evidence, settled
 from pflpipe.privacy import accounting
 from pflpipe.privacy.plan import Plan
 from pflpipe.study.plans import plan_of
@@ -85,7 +85,7 @@ def verdicts(file: Path, results: Path | None = None) -> dict[str, str]:
     if results is None:
         found = settled.findings(file)
     else:
-        found = certificate.findings(file, results, results.parent / "data")
+        found = evidence.findings(file, results, results.parent / "data")
     return {names.get(one.part, one.part): one.verdict for one in found}
 
 
@@ -415,7 +415,7 @@ def test_a_claim_that_the_results_contradict_is_rejected_with_them(results, forg
     file = planted(content, results)
     if forge in CONSISTENT:
         assert not is_rejected(file), "the file alone cannot tell"
-    found = certificate.findings(file, results, results.parent / "data")
+    found = evidence.findings(file, results, results.parent / "data")
     refuted = [one.why for one in found if one.verdict == verify.REFUTED]
     assert any(why for why in refuted if not (left_out and "are left out" in why))
 
@@ -719,7 +719,7 @@ def test_the_checker_of_a_file_imports_nothing_else_of_the_package(results, cont
 def test_without_its_evidence_a_row_is_not_checkable_and_says_what_is_missing(results, tmp_path):
     (tmp_path / "tables").mkdir()
     shutil.copy(results / "tables" / "tiny.csv", tmp_path / "tables")
-    found = certificate.findings(file_of(results), tmp_path, tmp_path)
+    found = evidence.findings(file_of(results), tmp_path, tmp_path)
     rows = [one for one in found if one.part in {one.id for one in CELLS.values()}]
     assert {one.verdict for one in rows} == {verify.NOT_CHECKABLE}
     assert all("plans" in one.why and "run.json" in one.why for one in rows)

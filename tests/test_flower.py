@@ -23,7 +23,7 @@ from pflpipe.data import datasets, partition
 from pflpipe.errors import ConfigError, DataError, PrivacyError
 from pflpipe.json_records import to_json
 from pflpipe.methods import registry
-from pflpipe.pipeline import certificate, flower, settled
+from pflpipe.pipeline import evidence, flower, settled
 from pflpipe.simulation import remote, rounds, runs
 from pflpipe.study import plans
 from simulations import assert_equal
@@ -118,7 +118,7 @@ def test_the_run_of_the_folders_is_that_of_the_study_and_its_certificate_is_acce
     file = flower.finish(cell, server, folder / "server")
     results, pins = folder / "server" / "results", folder / "server" / "pins"
     assert_accepted(file)
-    found = certificate.findings(file, results, pins)
+    found = evidence.findings(file, results, pins)
     assert [one for one in found if one.verdict == REFUTED] == []
     (row,) = files.read_json(file)["rows"]
     assert (row["claim"], row["counted"]["rounds"]) == ("certified", 3)

@@ -16,7 +16,15 @@ import fake_results
 from pflpipe.errors import ConfigError
 from pflpipe.learning.metrics import BUILT_IN
 from pflpipe.pipeline import mlflow_runs
-from pflpipe.report import answer, audit_table, compare, ledger_page, report_page, tidy
+from pflpipe.report import (
+    answer,
+    audit_table,
+    compare,
+    ledger_page,
+    report_page,
+    tidy,
+    verdict_page,
+)
 from pflpipe.report.figures import kinds, style
 from pflpipe.report.tables import write_study
 from pflpipe.study import ranking
@@ -84,7 +92,7 @@ def test_the_verdict_of_errors_is_in_percent_of_the_own_constant(errors):
     assert "; in percent of 80, the own constant's error on training rows, −2." in beside
     assert who == "ε = 2: 11 % gain and 89 % lose"
     assert decides == "ε = 2: decided"
-    page = answer.page(study, frame, results, REPORTS / "verdict.html", "again")
+    page = verdict_page.text(study, frame, results, REPORTS / "verdict.html", "again")
     said = words_of(html.unescape(page))
     assert "A drop of mean squared error counts from 1 % of the own constant's error on" in said
     assert not re.search("accurac|points", said)

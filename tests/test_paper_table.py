@@ -18,7 +18,7 @@ from pflpipe.report import paper_table
 from pflpipe.report.render_table import Table, latex, markdown
 from pflpipe.report.tables import write_study
 from pflpipe.report.tidy import tidy
-from pflpipe.study import documents, paper
+from pflpipe.study import documents, layouts
 from pflpipe.study.study_spec import Chosen, PaperLayout, Row, Study
 
 FEDDPA = "FedDPA & co_1 (50%)"
@@ -132,7 +132,7 @@ def test_columns_of_two_conditions_are_grouped_by_the_first(tmp_path):
     assert table.groups == ("", "α = 10", "α = 10", "α = 1", "α = 1", "iid", "iid")
     assert table.header[1:] == ("target ε = 8", "target ε = 2") * 3
     conditions.remove((8.0, 1.0))
-    other = paper.grid(layout, list(itertools.starmap(row, [*conditions, (1.0, 10.0)])))
+    other = layouts.grid(layout, list(itertools.starmap(row, [*conditions, (1.0, 10.0)])))
     at_ten = [words for words in other.header if "α = 10" in words]
     assert at_ten == [("α = 10", f"target ε = {epsilon}") for epsilon in (8, 2, 1)]
     assert "| method | α = 10, target ε = 8 | α = 10, target ε = 2 |" in markdown(table)
@@ -297,7 +297,7 @@ def test_a_study_says_its_layout(load):
     layout = study.layout
     assert layout.columns == ("privacy.epsilon",)
     assert (layout.metric, layout.names) == ("personal_own", rows)
-    grid = paper.grid(layout, study.rows)
+    grid = layouts.grid(layout, study.rows)
     assert grid.header == (("target ε = 2",), ("target ε = 8",))
     for line in grid.lines:
         seeds = [{study.rows[index].cell.seed for index in members} for members in line.locations]

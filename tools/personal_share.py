@@ -26,7 +26,7 @@ from pflpipe.simulation.scores import places_of
 from pflpipe.simulation.simulation import Simulation
 from pflpipe.study import config, documents
 from pflpipe.study.load import load_study
-from pflpipe.study.paper import FILE
+from pflpipe.study.printed import FILE
 from pflpipe.trees import ClientState
 
 

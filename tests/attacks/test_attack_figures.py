@@ -13,7 +13,8 @@ import tabled
 from pflpipe import cells, errors
 from pflpipe.attacks import jobs as attacks
 from pflpipe.pipeline import cli
-from pflpipe.report.attacks import draw, membership_figure
+from pflpipe.report.attacks import membership
+from pflpipe.report.attacks.kinds import draw
 from pflpipe.report.figures import style
 from pflpipe.study import documents, load
 from pflpipe.study import figures as drawings
@@ -57,7 +58,7 @@ def test_no_label_of_an_attacks_figure_overlaps_another_or_leaves_it(name, width
 @pytest.mark.slow
 def test_no_two_settings_have_the_same_curve_and_none_looks_like_a_bound(attacked):
     with matplotlib.rc_context(fname=style.SHEET):
-        figure = membership_figure(*attacked, min(style.WIDTHS))
+        figure = membership.figure(*attacked, min(style.WIDTHS))
 
     def looks(lines):
         return [(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines]

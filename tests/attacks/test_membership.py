@@ -19,7 +19,7 @@ from pflpipe.methods import registry
 from pflpipe.methods.registry import NAMES
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanism import Uploads
-from pflpipe.report import attacks as shown
+from pflpipe.report.attacks import membership as shown
 from pflpipe.simulation import rounds
 from pflpipe.study.study_spec import Row, Study
 from simulations import assert_equal, open_plan, params_after, plan, simulation, spied
@@ -407,7 +407,7 @@ def stored(entries, results, times=1):
 @pytest.mark.slow
 def test_the_table_pools_seeds_and_knows_what_the_plan_allows(tmp_path):
     study = stored([BASE, private(2.0), private(2.0, training=SAMPLED)], tmp_path)
-    table = shown.membership_table(study, tmp_path)
+    table = shown.table(study, tmp_path)
     measured = ["score", "seeds", "members", "held_out", "auc", "auc_deviation"]
     rates = ["tpr_at_0.01", "bound_at_0.01", "tpr_at_0.1", "bound_at_0.1"]
     assert list(table.columns) == ["method", "budget", *measured, *rates]
@@ -435,27 +435,27 @@ def test_rates_are_printed_and_drawn_where_a_hundred_false_positives_are_expecte
     members.
     """
     study, least = stored([private(2.0)], tmp_path, times), LEAST[times]
-    table = shown.membership_table(study, tmp_path)
+    table = shown.table(study, tmp_path)
     for rate, expected in (("0.1", 0.75), ("0.01", 0.0)):
         column = table[f"tpr_at_{rate}"]
         is_printed = 0 < least <= float(rate)
         assert (column == expected).all() if is_printed else column.isna().all()
         assert table[f"bound_at_{rate}"].notna().all(), "the plan's bound is no measurement"
     scale = "log" if least else "linear"
-    for panel in shown.membership_figure(study, tmp_path, 3.3).axes[: len(membership.SCORES)]:
+    for panel in shown.figure(study, tmp_path, 3.3).axes[: len(membership.SCORES)]:
         assert (panel.get_xscale(), panel.get_yscale()) == (scale, scale)
         assert (*panel.get_xlim(), *panel.get_ylim()) == pytest.approx((least, 1, least, 1))
 
 
 def test_a_nominal_row_has_no_bound(tmp_path):
     cell = dataclasses.replace(private(2.0), profile="paper", departures=("update_against_global",))
-    table = shown.membership_table(stored([cell], tmp_path), tmp_path)
+    table = shown.table(stored([cell], tmp_path), tmp_path)
     assert table["bound_at_0.1"].isna().all()
 
 
 def test_the_figure_has_every_setting_and_a_dashed_bound_where_there_is_one(tmp_path):
     study = stored([BASE, private(2.0), private(0.5)], tmp_path)
-    figure = shown.membership_figure(study, tmp_path, 6.7)
+    figure = shown.figure(study, tmp_path, 6.7)
     titles = [" ".join(panel.get_title("left").split()) for panel in figure.axes]
     assert titles == list(membership.SCORES.values())
     for panel in figure.axes:

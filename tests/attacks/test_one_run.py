@@ -20,7 +20,8 @@ from pflpipe.attacks import jobs as attacks
 from pflpipe.attacks import one_run
 from pflpipe.facts.departures import DEPARTURES, EXTRAS
 from pflpipe.privacy import accounting, mechanism
-from pflpipe.report import attacks as shown
+from pflpipe.report.attacks import one_run as shown
+from pflpipe.report.attacks.results import attacked
 from pflpipe.seeds import derived_key, release_rng
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Row, Study
@@ -367,7 +368,7 @@ def stored(tmp_path):
 
 def test_the_table_holds_a_bound_of_all_seeds_together_against_the_claim(stored, monkeypatch):
     monkeypatch.setattr(attacks, "EXTRAS", {})  # any departure makes a nominal row
-    table = shown.one_run_table(*stored)
+    table = shown.table(*stored)
     wanted = ["method", "budget", "seeds", "canaries", "guesses", "correct"]
     wanted += ["epsilon_lower", "epsilon_highest"]
     assert [name for name in table if name in wanted] == wanted
@@ -377,7 +378,7 @@ def test_the_table_holds_a_bound_of_all_seeds_together_against_the_claim(stored,
     assert table["verdict"].tolist() == ["not refuted", "refuted", "refuted", "out of reach"]
     assert (table["epsilon_lower"] <= table["epsilon_highest"]).all()
     assert table["epsilon_lower"].iloc[1] > 3.5
-    setting = shown.attacked("one_run", *stored)[1]
+    setting = attacked("one_run", *stored)[1]
     assert setting.cells == stored[0].cells[2:4]
     together = [setting.pooled(name) for name in ("heads", "scores")]
     assert table["epsilon_lower"].iloc[1] == one_run.judged(*together, 1e-3)["epsilon_lower"]
@@ -389,13 +390,13 @@ def test_a_nominal_row_without_a_target_claims_what_its_ledger_says(stored):
     cell = dataclasses.replace(CELL, privacy=fixed, departures=("per_tensor_clip",))
     first = np.load(results / "attacks/one_run" / f"{study.cells[0].id}.npz")
     fake_attacks.store(cell, results, "one_run", **first)
-    table = shown.one_run_table(Study("made", "Made", "Made up.", (Row(cell),)), results)
+    table = shown.table(Study("made", "Made", "Made up.", (Row(cell),)), results)
     assert table["epsilon_claimed"].item() == plan_of(cell).ledger.epsilon_central > 10
 
 
 def test_the_figure_has_a_line_for_each_setting_and_marks_what_is_refuted(stored, monkeypatch):
     monkeypatch.setattr(attacks, "EXTRAS", {})
-    (axes,) = shown.one_run_figure(*stored, 3.3).axes
+    (axes,) = shown.figure(*stored, 3.3).axes
     words = [label.get_text() for label in axes.get_yticklabels()]
     assert len(words) == 4
     assert words[1] == "DP-FedAvg, ε = 1"
@@ -404,7 +405,7 @@ def test_the_figure_has_a_line_for_each_setting_and_marks_what_is_refuted(stored
     assert lines["bound"].get_ydata().tolist() == list(axes.get_yticks()[::3])
     assert lines["claimed"].get_xdata()[:3].tolist() == pytest.approx([2, 1, 2], rel=1e-6)
     highest, claimed = (
-        shown.one_run_table(*stored)["epsilon_highest"].max(),
+        shown.table(*stored)["epsilon_highest"].max(),
         lines["claimed"].get_xdata(),
     )
     assert highest < claimed[3] < axes.get_xlim()[1]
@@ -414,10 +415,10 @@ def test_an_infinite_claim_and_one_setting_alone_can_be_drawn(stored):
     study, results = stored
     alone = Study("made", "Made", "Made up.", study.rows[:2])
     cell = study.cells[0]
-    known = shown.attacked("one_run", alone, results)[0].planned
+    known = attacked("one_run", alone, results)[0].planned
     nothing = dataclasses.replace(known.ledger, epsilon_central=math.inf)
     changed = dataclasses.replace(known, ledger=nothing)
     files.write_json(results / "plans" / f"{cell.plan_id}.json", json_records.to_json(changed))
-    (axes,) = shown.one_run_figure(alone, results, 3.3).axes
+    (axes,) = shown.figure(alone, results, 3.3).axes
     assert np.isfinite(axes.get_xlim()).all()
-    assert shown.one_run_table(alone, results)["verdict"].tolist() == ["out of reach"]
+    assert shown.table(alone, results)["verdict"].tolist() == ["out of reach"]

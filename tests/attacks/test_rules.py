@@ -65,7 +65,7 @@ def test_an_attack_depends_on_its_own_code_and_its_methods_and_not_on_what_draws
     for name in ("attacks/one_run", "methods/feddpa", "report/tables"):
         assert "attack" not in changed_by(name)
     assert changed_by("attacks/membership") == {"attack", "figure"}
-    assert changed_by("report/attacks") == {"figure"}
+    assert changed_by("report/attacks/membership") == {"figure"}
 
 
 @pytest.mark.pipeline

@@ -33,7 +33,7 @@ of DP-FedAvg's; whole rounds
     papers' clients have ten times as many images, so that what is done once in a round weighs
     more here.
 estimates: a round of every method at that setting, in units of DP-FedAvg's for an image, as
-src/pflpipe/study/catalog.py counts it.
+src/pflpipe/study/runtime_estimate.py counts it.
 passes: Fisher information and evaluation, images by CPU second.
 growth: the exponent a of cost = c n^a, fitted for clients that take part, for clients of whom 20
 take part, for parameters (one

@@ -20,10 +20,10 @@ import yaml
 
 from pages import verdict_rule, wording
 from pages.verdict_rule import Spread
-from pflpipe.study import catalog, documents
+from pflpipe.study import catalog, documents, runtime_estimate
 from pflpipe.study.config import PAPERS, Config, study_file
 from pflpipe.study.load import load_outline
-from pflpipe.study.paper import FILE
+from pflpipe.study.printed import FILE
 
 FOLDER = "readings"
 ROUNDS = "rounds"
@@ -228,7 +228,7 @@ def not_run(studies: Path, folder: Path) -> dict[str, dict[str, float]]:
             continue
         outline = load_outline(file.stem, studies)
         cells, often = catalog.expected(outline)
-        seconds = catalog.total(cells, header, often=often)
+        seconds = runtime_estimate.total(cells, header, often=often)
         paper = catalog.purpose(outline).removeprefix("Tables and figures of ").partition(" (")[0]
         found[paper][file.stem] = math.nan if seconds is None else seconds / 3600
     return found

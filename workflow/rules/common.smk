@@ -29,7 +29,7 @@ from pflpipe.pipeline.project import certified, each, published
 from pflpipe.pipeline.status import PLANNED
 from pflpipe.simulation import checkout
 from pflpipe.study import config as configuration
-from pflpipe.study import forecast
+from pflpipe.study import cost
 
 
 def check(question, *arguments):

@@ -24,7 +24,7 @@ rule evaluate:
         # Memory holds one run at a time, and the states of one group of clients.
         mem_mb=lambda wc, input, attempt: attempt
         * SETTINGS.processes
-        * forecast.megabytes_of_process(input.data),
+        * cost.megabytes_of_process(input.data),
         runtime=lambda wc, attempt: attempt * 120,
         gpu=GPUS * SETTINGS.processes,
         compute=COMPUTE,

@@ -17,7 +17,7 @@ rule train:
     resources:
         mem_mb=lambda wc, input, attempt: attempt
         * SETTINGS.processes
-        * forecast.megabytes_of_process(input.data),
+        * cost.megabytes_of_process(input.data),
         runtime=lambda wc, attempt: attempt * 240,
         gpu=GPUS * SETTINGS.processes,
         compute=f"{COMPUTE} --checkpoint-seconds {SETTINGS.checkpoint_seconds}",

@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from pflpipe.program import run_step
-from pflpipe.report import attacks
+from pflpipe.report.attacks import kinds
 from pflpipe.study import figures
 from pflpipe.study.load import load_study
 
 
 def main(attack: str, study: str, results: Path, out: Path) -> None:
     loaded = load_study(study, results=results)
-    attacks.write(loaded, figures.find(loaded, attack), results, out)
+    kinds.write(loaded, figures.find(loaded, attack), results, out)
 
 
 run_step(main)

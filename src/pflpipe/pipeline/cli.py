@@ -354,9 +354,9 @@ def _cost(study: Study, *, cluster: bool = False, config: "Config") -> Iterator[
     Args:
         cluster: for each way to submit it to SLURM
     """
-    from pflpipe.study import forecast
+    from pflpipe.study import cost
 
-    return forecast.costs(study, config, cluster)
+    return cost.lines(study, config, cluster)
 
 
 # ---------------------------------------------------------------- its results
@@ -378,7 +378,7 @@ def _figures(
         out: default: RESULTS/figures/STUDY
         bare: without heading and note, which become a .txt
     """
-    from pflpipe.report import attacks
+    from pflpipe.report.attacks import kinds as attacks
     from pflpipe.report.figures import kinds
     from pflpipe.study import figures
     from pflpipe.study.load import load_study
@@ -495,9 +495,9 @@ def _verify(file: Path, *, results: Path | None = None, data: Path = Path("data"
         found = settled.findings(file)
         yield from [*map(str, found), verify.unchecked()]
     else:
-        from pflpipe.pipeline import certificate  # needs pandas and torch
+        from pflpipe.pipeline import evidence  # needs pandas and torch
 
-        found = certificate.findings(file, results, data)
+        found = evidence.findings(file, results, data)
         yield from map(str, found)
     settled.require_unrefuted(found, file)
 

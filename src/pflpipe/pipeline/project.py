@@ -21,7 +21,7 @@ from pflpipe.data import sources
 from pflpipe.errors import ConfigError, DataError, PflpipeError, nearest
 from pflpipe.files import canonical_json
 from pflpipe.methods import registry, row_code
-from pflpipe.study import config, metric_columns, paper
+from pflpipe.study import config, metric_columns, printed
 from pflpipe.study import figures as drawings
 from pflpipe.study.check import validate
 from pflpipe.study.config import Config
@@ -232,7 +232,7 @@ class Project:
         the choice of its search."""
         outline = self.outline(name)
         is_printed = any(row.paper_metric for row in outline.everything.rows)
-        files = [_file(name)] + [f"{config.STUDIES}/{paper.FILE}"] * is_printed
+        files = [_file(name)] + [f"{config.STUDIES}/{printed.FILE}"] * is_printed
         choice = f"{self.settings.results_dir}/searches/{name}.json"
         return files + [choice] * bool(outline.search)
 

@@ -29,12 +29,12 @@ from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError, DataError, PflpipeError, counted, nearest
 from pflpipe.files import write_text
 from pflpipe.pipeline import mlflow_export, project, run_summary, status
-from pflpipe.report import answer
+from pflpipe.report import answer, verdict_page
 from pflpipe.report.tidy import stored
 from pflpipe.report.verdicts import UNDECIDED
-from pflpipe.study import catalog, config, contents, forecast, init
-from pflpipe.study.catalog import duration_text
+from pflpipe.study import config, contents, forecast, init, runtime_estimate
 from pflpipe.study.load import finish, load_outline, study_names
+from pflpipe.study.runtime_estimate import duration_text
 from pflpipe.study.study_spec import Outline
 
 OVERHEAD = 2.0
@@ -163,7 +163,7 @@ def _expected(outline: Outline, settings: config.Config, minutes: float) -> str:
     """Return what the study costs in time, and how long the noise is beside what people say."""
     headers = {dataset: _header(dataset, settings) for dataset in outline.everything.datasets}
     cells = [row.cell for row in outline.everything.rows]
-    training = catalog.total(cells, headers.get)
+    training = runtime_estimate.total(cells, headers.get)
     cores = os.cpu_count() or 1
     seconds = ((training or 0.0) + OVERHEAD * len(cells)) / cores
     looks = outline.document.get("looks", [])
@@ -256,7 +256,7 @@ def has_browser() -> bool:
 def write_page(outline: Outline, results: Path) -> Path:
     """Write the verdict page of a study whose table is there, and return it."""
     page = results / PAGES / f"{outline.name}.html"
-    answer.write_page(finish(outline, results), results, TEMPLATE, page, again(outline.name))
+    verdict_page.write(finish(outline, results), results, TEMPLATE, page, again(outline.name))
     return page
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from pflpipe.errors import DataError
-from pflpipe.study import catalog, config, load
-from pflpipe.study.catalog import duration_text
+from pflpipe.study import catalog, config, load, runtime_estimate
+from pflpipe.study.runtime_estimate import duration_text
 from pflpipe.study.study_spec import Outline
 
 PLANNED = Path("logs/planned.json")
@@ -30,7 +30,7 @@ class Run:
     """A training run.
 
     Attributes:
-        seconds: the estimate of its training time (study/catalog.py), which weights runs.
+        seconds: the estimate of its training time (study/runtime_estimate.py), which weights runs.
         ended: when it was finished, in seconds since the epoch; 0 before.
         state: what its job has written since snakemake started; empty if there is no job.
     """
@@ -116,7 +116,7 @@ def read(outline: Outline, settings: config.Config, since: float) -> list[Run]:
             file = results / "checkpoints" / f"{name}.json"
             if not ended and file.stat().st_mtime >= since:  # a killed snakemake leaves its files
                 state = json.loads(file.read_text(encoding="utf-8"))
-        seconds = catalog.total([cell], header) or 1.0
+        seconds = runtime_estimate.total([cell], header) or 1.0
         runs.append(Run(name, seconds, ended, state))
     return runs
 

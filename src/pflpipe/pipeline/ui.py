@@ -18,7 +18,8 @@ from pflpipe.auditing.verdict import require_kept
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.files import read_json
 from pflpipe.pipeline import mlflow_export, run, run_summary, status
-from pflpipe.report import answer, tidy
+from pflpipe.report import tidy, verdict_page
+from pflpipe.report.verdict_page import Underway
 from pflpipe.study import config
 from pflpipe.study.load import finish, load_outline
 from pflpipe.study.study_spec import Study
@@ -92,8 +93,8 @@ def page(name: str, settings: config.Config) -> str:
     except PflpipeError as error:  # no search has chosen, or a job makes an old result again
         state += f"; {error}"
     missing = [method for method in outline.everything.methods if method not in study.methods]
-    underway = answer.Underway(state, missing, is_read)
-    return answer.page(study, frame, results, run.TEMPLATE, run.again(name), underway)
+    underway = Underway(state, missing, is_read)
+    return verdict_page.text(study, frame, results, run.TEMPLATE, run.again(name), underway)
 
 
 def so_far(study: Study, results: Path) -> Study:

@@ -1,31 +1,25 @@
-"""The answer of a study: does it help, beside what, who gains and who loses, what the epsilon
-protects, and what would decide it. In five lines for a terminal, and as the verdict page, one HTML
-file that needs no other; the words are those of verdicts.py.
+"""The answer of a study in five lines: does it help, beside what, who gains and who loses, what the
+epsilon protects, and what would decide it. The terminal and the verdict page have it from here; the
+words are those of verdicts.py.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from pflpipe._version import __version__
-from pflpipe.files import write_text
 from pflpipe.learning.metrics import Metric
 from pflpipe.privacy import accounting
 from pflpipe.privacy.mechanisms.base import SEARCH_INTERVAL
-from pflpipe.report import comparison, sentences, statistics, tables, verdicts
+from pflpipe.report import comparison, sentences, statistics, verdicts
 from pflpipe.report.comparison import ALONE, MAIN, Group, of_claim
 from pflpipe.report.statistics import Difference
-from pflpipe.report.templates import filled
-from pflpipe.report.tidy import existing, planned, stored
-from pflpipe.report.verdicts import DOES_NOT, MARGIN, UNDECIDED, Verdict
-from pflpipe.report.words import WORDS
-from pflpipe.study.settings import layout, measured, round_up
+from pflpipe.report.tidy import existing, planned
+from pflpipe.report.verdicts import MARGIN, UNDECIDED, Verdict
+from pflpipe.study.settings import layout, round_up
 from pflpipe.study.study_spec import Study
 
 PARTS = 3
@@ -189,7 +183,7 @@ def margin(metric: Metric) -> str:
 
 def gap(value: Difference) -> str:
     """Return a difference in points with its interval; positive is better."""
-    is_known = value.low > -math.inf
+    is_known = value.low > -float("inf")
     ends = f"{value.low:+.1f} to {value.high:+.1f}" if is_known else "too few seeds for an interval"
     return f"{value.mean:+.1f} ({ends})".replace("-", "−")
 
@@ -225,114 +219,11 @@ def decides(one: Answer) -> str:
     if one.verdict.word != UNDECIDED:
         return "decided"
     if one.seeds is None:
-        near, most = margin(one.group.metric), statistics.MOST_SEEDS
-        return str(WORDS["nothing_decides"].format(margin=near, seeds=most))
+        return (
+            f"the gain is so near the margin of {margin(one.group.metric)} that "
+            f"{statistics.MOST_SEEDS} seeds would not decide it"
+        )
     needed = f"about {one.seeds} seeds in all would decide it"
     if 0 < one.last_look < one.seeds:  # its intervals hold together at its looks alone
         return f"{needed}, in a study of its own: the last look of this one is at {one.last_look}"
     return needed
-
-
-# ---------------------------------------------------------------- the verdict page
-
-
-@dataclass(frozen=True)
-class Underway:
-    """How far a study is whose page is shown while it trains.
-
-    Attributes:
-        state: runs that are done, and the time left.
-        missing: methods that are not tested yet.
-        is_read: whether a verdict is read of what is there: all methods, audited, at a look.
-    """
-
-    state: str
-    missing: Sequence[str]
-    is_read: bool
-
-
-def write_page(study: Study, results: Path, template: Path, target: Path, again: str) -> None:
-    """Write the page of a study whose table is there; arguments as in ``page``.
-
-    Raises:
-        DataError: a result is missing or of another version of the study.
-    """
-    write_text(target, page(study, stored(study, results), results, template, again))
-
-
-def page(
-    study: Study,
-    frame: pd.DataFrame,
-    results: Path,
-    template: Path,
-    again: str,
-    underway: Underway | None = None,
-) -> str:
-    """Return the page of a study.
-
-    Args:
-        frame: its tidy table.
-        results: folder with tables/, plans/, runs/ and scores/.
-        template: verdict.html.
-        again: the command that makes it again.
-        underway: of a page that shows what is there so far, and asks for itself again.
-    """
-    answers = of_study(study, frame, results) if study.rows else []
-    figures = results / "figures" / study.name
-    files = [results / "tables" / f"{study.name}{end}" for end in (".tex", ".csv", ".md")]
-    files += sorted(figures.glob("*.pdf"))
-    return filled(
-        template,
-        study=study,
-        version=__version__,
-        answers=[_shown(one, underway is None or underway.is_read) for one in answers],
-        margin=margin(study.metric),
-        protected=protected(study, frame, results) if study.rows else "",
-        seeds=len({cell.seed for cell in study.cells}),
-        sentences=list(sentences.of_study(study, frame)) if study.rows else [],
-        tables=tables.shown(study, frame, results) if study.rows else [],
-        measured=measured(study.datasets),
-        files=[str(file) for file in files if file.exists()],
-        again=again,
-        underway=underway,
-    )
-
-
-def _shown(one: Answer, is_read: bool) -> dict[str, Any]:
-    return {
-        "budget": one.budget,
-        "mark": _mark(one) if is_read else "open",
-        "deed": deed(one) if is_read else "no verdict yet",
-        "name": one.group.name,
-        "mean": one.group.mean_words,
-        "unit": unit(one),
-        "beside": list(_bars(one)),
-        "parts": one.parts,
-        "decides": decides(one) if is_read else "the rest of the runs",
-    }
-
-
-def _mark(one: Answer) -> str:
-    if one.verdict.helps:
-        return "helps"
-    return "not" if one.verdict.word == DOES_NOT else "open"
-
-
-def _bars(one: Answer) -> Iterator[dict[str, Any]]:
-    """Yield for each rival its name, the difference as text, and the places of interval, mean and
-    zero on a scale that all rivals share, in percent of its width."""
-    gaps = one.beside.values()
-    ends = [end for one in gaps for end in (one.low, one.mean, one.high) if math.isfinite(end)]
-    most = 1.05 * max(map(abs, ends), default=1.0) or 1.0
-
-    def place(value: float) -> float:
-        return round(50 + 50 * min(max(value / most, -1), 1), 2)
-
-    for name, value in one.beside.items():
-        yield {
-            "name": name,
-            "text": gap(value),
-            "low": place(value.low),
-            "mean": place(value.mean),
-            "width": round(place(value.high) - place(value.low), 2),
-        }

@@ -15,8 +15,7 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, METRICS, Group, best_round_text, finite
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.summary import dagger, not_covered
-from pflpipe.report.words import WORDS
-from pflpipe.study import paper
+from pflpipe.study import layouts
 from pflpipe.study.settings import budget_text, round_up
 from pflpipe.study.study_spec import PaperLayout, Study
 
@@ -36,9 +35,9 @@ def table(study: Study, layout: PaperLayout, frame: pd.DataFrame) -> Table:
     Args:
         frame: the tidy table of the study.
     """
-    grid = paper.grid(layout, study.rows)
+    grid = layouts.grid(layout, study.rows)
     shown = _with_quantity(layout, frame, study.metric.sign)
-    lines: list[tuple[paper.Line, Places]] = [
+    lines: list[tuple[layouts.Line, Places]] = [
         (line, [_group(study, line.name, shown, indices) for indices in line.locations])
         for line in grid.lines
     ]
@@ -153,11 +152,17 @@ def _honest(group: Group) -> str:
 
 def _notes(layout: PaperLayout, groups: Sequence[Group], *, ours_too: bool) -> Iterator[str]:
     if any(_printed(layout, group) for group in groups):
-        yield WORDS["in_brackets"].format(source=layout.source)
+        yield (
+            f"In brackets: what the paper prints ({layout.source}), under the privacy that the "
+            "paper claims."
+        )
     deltas = {value for group in groups for value in finite(group.rows["delta"])}
     if deltas:
         text = ", ".join(f"{delta:g}" for delta in sorted(deltas))
-        yield WORDS["epsilons"].format(deltas=text)
+        yield (
+            f"ε: what the noise provides for a whole client (central trust) at δ = {text}, the "
+            "largest over the seeds."
+        )
     yield from comparison.claim_notes(groups)
     yield from comparison.code_notes(groups)
     is_cost = layout.metric in _COSTS

@@ -1,31 +1,18 @@
-"""The list of studies (``pflpipe studies``) by purpose, with runs and estimated training time:
-images times passes, divided by the images that one CPU thread trains per second.
-
-This is a model for planning, not a measurement. It ignores personal models made after training,
-heads, tests and the start of a job; a GPU or another CPU has another speed. ``studies/README.md``
-lists the papers' studies with the same estimate.
-"""
+"""The list of studies (``pflpipe studies``) by purpose, with runs and estimated training time."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pflpipe.cells import Cell
 from pflpipe.data import sources
 from pflpipe.data.datasets import Header
 from pflpipe.errors import DataError, PflpipeError, counted
 from pflpipe.methods import registry
+from pflpipe.study import runtime_estimate
 from pflpipe.study.config import Config
 from pflpipe.study.load import load_outline, study_names
 from pflpipe.study.study_spec import Chosen, Outline
-from pflpipe.study.words import WORDS
 
-SPEED: dict[str, int] = WORDS["speed"]
-"""Network -> images that DP-FedAvg trains per second on one CPU thread."""
-ANY_NETWORK = 2_000
-"""The same for any other network, such as a user's own."""
-GPU_SPEED: dict[str, int] = WORDS["gpu_speed"]
-"""The same on one GPU, of the networks that were measured on one."""
 COMPARISONS, SEARCHES = "Comparisons", "Comparisons after a search on validation data"
 
 
@@ -42,8 +29,10 @@ def lines(settings: Config) -> Iterator[str]:
             broken.append(str(error.all[0]))
             continue
         cells, often = expected(outline)
-        seconds = total(cells, header, often=often)
-        estimate = f"{counted(round(sum(often)), 'run')}, about {duration_text(seconds)}"
+        seconds = runtime_estimate.total(cells, header, often=often)
+        estimate = (
+            f"{counted(round(sum(often)), 'run')}, about {runtime_estimate.duration_text(seconds)}"
+        )
         text = f"{name}: {outline.document['title']}\n    {estimate}; {outline}"
         order = float("inf") if seconds is None else seconds
         groups.setdefault(purpose(outline), []).append((order, text))
@@ -56,7 +45,11 @@ def lines(settings: Config) -> Iterator[str]:
         yield "Studies with errors:"
         yield from broken
         yield ""
-    yield WORDS["studies"]
+    yield (
+        "Times are estimates for training on one CPU thread: images times passes, divided by the "
+        "images per second of network and method. GPUs are faster; runs share cores and finished "
+        "runs."
+    )
 
 
 def purpose(outline: Outline) -> str:
@@ -112,67 +105,3 @@ def expected(outline: Outline) -> tuple[list[Cell], list[float]]:
 
 def _runs(cells: Iterable[Cell]) -> dict[str, Cell]:
     return {registry.run_id(cell): registry.run_cell(cell) for cell in cells}
-
-
-# ---------------------------------------------------------------- estimated times
-
-
-def images(cell: Cell, header: Header) -> float:
-    """Return the expected number of images that a run trains on, over all rounds and clients.
-
-    Args:
-        cell: the run.
-        header: of its data set.
-    """
-    split, training = cell.partition, cell.training
-    everybody = header.users if split.kind == "natural" else split.clients + split.new_clients
-    share = split.clients / everybody if everybody and split.clients else 1.0
-    kept = (1 - (split.test_fraction or 0.0)) * (1 - split.validation_fraction)
-    rate = training.sample_rate / training.groups
-    passes = training.rounds * rate * training.local_epochs
-    return header.train_size * min(share, 1.0) * kept * passes
-
-
-def seconds(cell: Cell, header: Header, speeds: Mapping[str, float] = SPEED) -> float:
-    """Return the estimate of a run in seconds of one CPU thread; arguments as for ``images``.
-
-    Args:
-        speeds: ``GPU_SPEED`` for seconds of a GPU.
-    """
-    speed = speeds.get(cell.model.name, ANY_NETWORK) / registry.of(cell).about.cost
-    return images(cell, header) / speed
-
-
-def total(
-    cells: Iterable[Cell],
-    header: Callable[[str], Header | None],
-    speeds: Mapping[str, float] = SPEED,
-    often: Iterable[float] = repeat(1.0),
-) -> float | None:
-    """Return the estimate of all runs together in seconds; None if the size of a data set is not
-    known yet.
-
-    Args:
-        cells: the runs, each once.
-        header: returns the header of a data set by name, or None.
-        speeds: as in ``seconds``.
-        often: how often each run is expected.
-    """
-    result = 0.0
-    for cell, times in zip(cells, often, strict=False):
-        if (known := header(cell.dataset)) is None:
-            return None
-        result += times * seconds(cell, known, speeds)
-    return result
-
-
-def duration_text(seconds: float | None) -> str:
-    """Return a duration in a readable unit: ``40 s``, ``12 min``, ``3.5 h``."""
-    if seconds is None:
-        return "unknown"
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    if seconds < 99.5 * 60:
-        return f"{seconds / 60:.0f} min"
-    hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 9.95 else f"{hours:.0f} h"

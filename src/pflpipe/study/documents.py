@@ -26,8 +26,8 @@ from pflpipe.cells import BLOCKS, OPTIONS, Cell
 from pflpipe.errors import ConfigError, nearest
 from pflpipe.json_records import TYPES
 from pflpipe.privacy.private_search import PrivateSearch
+from pflpipe.study.candidates import SearchRange
 from pflpipe.study.figures import ATTACKS, KINDS
-from pflpipe.study.study_spec import SearchRange
 
 SCHEMAS = Path(__file__).resolve().parent / "schemas"
 _DEEPEST = 20

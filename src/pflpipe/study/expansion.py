@@ -3,11 +3,6 @@ candidates of the search.
 
 Precedence, from lowest to highest: blocks, study axes, the method's blocks, the method's axes, a
 candidate. Values stay plain here; load.py makes cells of them.
-
-If values are drawn, every method has the same number of candidates, however many values it has to
-choose. Each value has its own random stream, named by the study, the method's label, the
-candidate's number and the path. More candidates, another value or another method therefore change
-neither the earlier draws nor their runs.
 """
 
 import itertools
@@ -23,9 +18,9 @@ from pflpipe.cells import BLOCKS, OPTIONS
 from pflpipe.errors import ConfigError, PflpipeError, Problems, located
 from pflpipe.learning.metrics import ACCURACY
 from pflpipe.methods import registry
-from pflpipe.seeds import numpy_rng
+from pflpipe.study import candidates
+from pflpipe.study.candidates import SearchRange
 from pflpipe.study.documents import CASES
-from pflpipe.study.study_spec import SearchRange
 
 MOST_RUNS = 1_000_000
 """Most runs of a study: a typing error may give more, and listing them would take days."""
@@ -229,7 +224,7 @@ def points(
         seeds = search.get("seeds", ()) if searched and "private" not in search else ()
         keys = ("profile", "official_code", "hyperparameters", *BLOCKS)
         blocks = {key: entry[key] for key in keys if key in entry}
-        axes = (_product(owner.get("axes", {})) for owner in (document, entry))
+        axes = (candidates.product(owner.get("axes", {})) for owner in (document, entry))
         for study_point, method_point in itertools.product(*axes):
             start, point = f"{file}: method {label}", {**study_point, **method_point}
             choices, of_method = [], [blocks, *_nest(method_point)]
@@ -252,10 +247,7 @@ def _searched(
     # Otherwise equal runs would count as different candidates.
     without = {"privacy": not about.private, "server": not about.sends}
     values = {p: given for p, given in shared.items() if not without.get(p.partition(".")[0])}
-    return {
-        path: options.build(SearchRange, given) if isinstance(given, dict) else given
-        for path, given in {**values, **entry.get("search", {})}.items()
-    }
+    return candidates.read({**values, **entry.get("search", {})})
 
 
 def _sets(
@@ -266,45 +258,10 @@ def _sets(
 ) -> Iterator[dict[str, Any]]:
     number = document.get("search", {}).get("candidates")
     if number is None or not searched:
-        yield from _product(searched)
+        yield from candidates.product(searched)
         return
     again = any(given.get("wider") for *_, given in _ranges(document))
-    yield from drawn(searched, number, study, label, again=again)
-
-
-def _product(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield every combination of listed values, the last path varying fastest."""
-    for combination in itertools.product(*values.values()):
-        yield dict(zip(values, combination, strict=True))
-
-
-def drawn(
-    values: Mapping[str, list[Any] | SearchRange],
-    number: int,
-    study: str,
-    label: str,
-    *,
-    again: bool,
-) -> Iterator[dict[str, Any]]:
-    """Yield candidates; each value is drawn from its range or list.
-
-    Args:
-        number: number of candidates.
-        label: the method's name with its variant.
-        again: whether the same number follows from the wider ranges.
-    """
-    # Seed 0 and not the study's seeds: the candidates must not change with them.
-    for index in range(number * (2 if again else 1)):
-        yield {
-            path: _draw(value, numpy_rng(0, study, label, index, path).random(), index >= number)
-            for path, value in values.items()
-        }
-
-
-def _draw(value: list[Any] | SearchRange, position: float, wider: bool) -> Any:
-    if isinstance(value, SearchRange):
-        return value.at(position, wider=wider)
-    return value[int(position * len(value))]
+    yield from candidates.drawn(searched, number, study, label, again=again)
 
 
 def chosen_entry(entry: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

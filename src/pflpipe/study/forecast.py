@@ -1,26 +1,19 @@
-"""A forecast of a study before anything trains: the noise beside a message, and the cost of each
-run (``pflpipe plan``); and what all of it costs on this machine, or on a SLURM cluster by the way
-in which it is submitted (``pflpipe cost``).
+"""A forecast of a study before anything trains (``pflpipe plan``): the noise beside a message, and
+the cost.
 
 A message is at most C long, and the noise on the mean of a round about C r, with r = sigma sqrt(d)
 / (q M) for d numbers sent. In T rounds messages add up to C T at most and the noise to C r sqrt(T).
 
 What the noise leaves of the accuracy is not predicted: a curve fitted to nine federations was
 within 3 points in 25 of 27 cases that it had not seen, and "the noise costs nothing" in 24.
-
-Of the costs, training is the estimate of catalog.py, and the states of clients are those that its
-methods start with. All else are rates that bench_slurm.py and bench_scale.py of tools/benchmarks
-measured on an AMD EPYC (docs/scale.md).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from pflpipe.cells import Cell, Privacy
@@ -28,11 +21,10 @@ from pflpipe.code import reference
 from pflpipe.data import features, partition
 from pflpipe.data.datasets import Header
 from pflpipe.errors import ConfigError
-from pflpipe.files import canonical_json
 from pflpipe.learning import architectures, losses
 from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
-from pflpipe.study import catalog, config, load
+from pflpipe.study import catalog, config, load, runtime_estimate
 from pflpipe.study.study_spec import Outline
 from pflpipe.study.words import WORDS
 
@@ -45,10 +37,6 @@ MOST = 50.0
 HOPELESS = 4.0
 """The noise of all rounds in lengths of all messages, from which on ``pflpipe validate`` warns."""
 FOOT: str = WORDS["forecast"]
-INODES_PER_RUN = 23.1
-"""Files and folders of a run, with its part of the figures and its MLflow run."""
-MEGABYTES_PER_RUN = 0.32
-"""On disk, without the states of clients."""
 
 
 def forecast(study: str, *, settings: config.Config | None = None) -> list[dict[str, Any]]:
@@ -88,7 +76,7 @@ def forecast(study: str, *, settings: config.Config | None = None) -> list[dict[
         entry = " at ".join(filter(None, [label, ", ".join(others)]))
         row = {"entry": entry, "epsilon": cell.privacy.epsilon}
         row |= _forecast(cell, known, shape_of(cell, known, header))
-        found.append(row | {"minutes": catalog.seconds(cell, known) / 60})
+        found.append(row | {"minutes": runtime_estimate.seconds(cell, known) / 60})
     return found
 
 
@@ -259,105 +247,3 @@ def before_training(
     loss = losses.find(training.loss)
     task = Task(*of_run, precision=training.precision, loss_function=loss)
     return registry.of(cell).factory(**cell.hyperparameters), task
-
-
-# ---------------------------------------------------------------- the cost of a study
-
-
-def ways(runs: int, methods: int) -> dict[str, tuple[int, float]]:
-    """Return, for each way to submit a study, its jobs and their CPU seconds besides training."""
-    return {
-        "one job": (1, 0.4 * runs),
-        "a job for each method": (methods, 0.4 * runs + 12 * methods),
-        "20 runs a job": (math.ceil(runs / 20) + methods, 11 * runs),
-        "a job for each run": (runs + methods, 16 * runs),
-    }
-
-
-def costs(name: str, settings: config.Config, cluster: bool) -> Iterator[str]:
-    """Yield what a study costs as text.
-
-    Args:
-        name: of the study.
-        settings: of config.yaml.
-        cluster: for each way to submit it to SLURM.
-
-    Raises:
-        PflpipeError: the study has errors, or the size of a data set is not known yet.
-    """
-    cells, often = catalog.expected(load.load_outline(name))
-    header = catalog.headers(settings)
-    training = catalog.total(cells, header, often=often)
-    if training is None:
-        do = f"make its data: snakemake --cores 1 {settings.data_dir}/NAME.npz"
-        raise ConfigError(f"study {name}: the size of its data is not known yet", do=do)
-    number, methods = round(sum(often)), len({cell.method for cell in cells})
-    of_runs = {"files": INODES_PER_RUN * number, "disk": MEGABYTES_PER_RUN * number}
-    states = 1e-6 * state_bytes(cells, header, often)
-    yield WORDS["costs"].format(study=name, runs=number, states=states, **of_runs)
-    costs = ways(number, methods)
-    if not cluster:
-        yield f"{(training + costs['one job'][1]) / 3600:.3g} CPU-hours"
-        return
-    for way, (jobs, seconds) in costs.items():
-        yield f"{way}: {jobs:,} submitted, {(training + seconds) / 3600:.3g} CPU-hours"
-    files = {settings.data_dir / f"{cell.data_id}.npz" for cell in cells}
-    made = [str(file) for file in files if file.exists()]
-    memory = settings.processes * megabytes_of_process(made)
-    least = "" if len(made) == len(files) else "at least "
-    yield f"memory of a job that trains or tests: {least}{memory:,} MB"
-    if settings.device.startswith("cuda"):
-        on_gpu = catalog.total(cells, header, catalog.GPU_SPEED, often) or 0.0
-        others = {cell.model.name for cell in cells} - catalog.GPU_SPEED.keys()
-        spent = f"about {on_gpu / 3600:.3g} GPU-hours of training on an NVIDIA H100"
-        if others:
-            spent = f"GPU-hours unknown: {', '.join(sorted(others))} not measured on a GPU"
-        yield f"GPUs: {settings.processes} for each job that trains or tests; {spent}"
-
-
-def megabytes_of_process(files: str | Iterable[str]) -> int:
-    """Return the memory in MB that a process which trains or tests requests at the first attempt.
-
-    Args:
-        files: its data; only the largest counts.
-    """
-    # Snakemake passes the file of the choice, not a list, where a search has to choose again.
-    files = [files] if isinstance(files, str) else files
-    return max(2000, int(20e-6 * max(map(os.path.getsize, files), default=0)))
-
-
-def state_bytes(
-    cells: Iterable[Cell],
-    header: HeaderOf,
-    often: Iterable[float] = repeat(1.0),
-) -> float:
-    """Return the expected bytes of the clients' states that these runs leave on the disk: one state
-    for each client that is drawn at least once.
-
-    Args:
-        header: returns the header of a data set, which is known.
-        often: how often each run is expected.
-    """
-    import torch
-
-    from pflpipe.trees import Params
-
-    sizes: dict[str, int] = {}
-    total = 0.0
-    for cell, times in zip(cells, often, strict=False):
-        known = header(cell.dataset)
-        assert known is not None
-        training, clients = cell.training, clients_of(cell, known)
-        rounds = training.rounds / training.groups
-        drawn = clients * (1 - (1 - training.sample_rate) ** rounds)
-        of_network = shape_of(cell, known, header), outputs_of(cell, known)
-        parts = [cell.method, cell.source, cell.hyperparameters, vars(cell.model), of_network]
-        key = canonical_json(parts)
-        if key not in sizes:
-            # No round is computed, so any plan will do.
-            plan = Plan("none", 2, None, None, 1.0, 1, None, clients)
-            method, task = before_training(cell, *of_network, plan)
-            params = Params(task.network.init(torch.Generator().manual_seed(0)))
-            sizes[key] = sum(value.nbytes for value in method.init_client(params, task).values())
-        total += times * drawn * sizes[key]
-    return total

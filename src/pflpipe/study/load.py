@@ -27,7 +27,7 @@ from pflpipe.privacy import mechanisms
 from pflpipe.privacy.plan import check_delta, check_fixed
 from pflpipe.privacy.private_search import PrivateSearch
 from pflpipe.seeds import derived_key, release_rng
-from pflpipe.study import documents, expansion, figures, metric_columns, paper
+from pflpipe.study import documents, expansion, figures, layouts, metric_columns, printed
 from pflpipe.study.config import PAPERS, RESULTS, STUDIES, study_file
 from pflpipe.study.study_spec import Candidate, Chosen, Drawing, Line, Outline, Row, Study
 
@@ -37,14 +37,14 @@ _APART = {
 }
 """Keys without which the runs can be expanded all the same."""
 _OF_NOISE = ("rounds", "sample_rate", "groups")
-RESERVED = ("all", "audit", Path(paper.FILE).stem)
+RESERVED = ("all", "audit", Path(printed.FILE).stem)
 """Names that no study may have: tables of several studies, and the file of printed numbers."""
 
 
 def study_names(folder: str | os.PathLike[str] = STUDIES) -> tuple[str, ...]:
     """Return the names of all studies in a folder and in its ``papers/``, sorted."""
     files = [file for part in ("", PAPERS) for file in Path(folder, part).glob("*.yaml")]
-    return tuple(sorted({file.stem for file in files} - {Path(paper.FILE).stem}))
+    return tuple(sorted({file.stem for file in files} - {Path(printed.FILE).stem}))
 
 
 def check_name(name: str, what: str) -> None:
@@ -124,13 +124,13 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
     if not all("name" in entry for entry in document["methods"]):
         return None
     entries = expansion.check(document, str(file), problems)
-    lookup = paper.lookup({}, file, folder)
+    lookup = printed.lookup({}, file, folder)
     layout = None
     if not any(violation.path[:1] in (("paper",), ("layout",)) for violation in wrong):
         with problems.at():
-            lookup = paper.lookup(document, file, folder)
+            lookup = printed.lookup(document, file, folder)
         with problems.at():
-            layout = paper.layout_of(document, str(file))
+            layout = layouts.read(document, str(file))
     lines = list(_lines(document, entries, file, lookup, problems))
     rows = [row for line in lines for row in line.candidates[0].rows]
     measured = dict(ALWAYS)
@@ -139,7 +139,7 @@ def read(name: str, folder: str | os.PathLike[str], problems: Problems) -> Outli
         measured = metric_columns.read(document, str(file), map(losses.find, named), problems)
     if layout is not None and lines and not problems:
         with problems.at():
-            paper.grid(layout, rows)
+            layouts.grid(layout, rows)
     drawings: tuple[Drawing, ...] = ()
     if not problems:
         with problems.at():
@@ -168,7 +168,7 @@ def _lines(
     document: dict[str, Any],
     entries: list[dict[str, Any]],
     file: Path,
-    lookup: paper.Lookup,
+    lookup: printed.Lookup,
     problems: Problems,
 ) -> Iterator[Line]:
     variants: dict[str, str] = {}
@@ -187,7 +187,7 @@ def _lines(
                 # Two labels of one run would be two rows of a table with one result.
                 what = f"variants {before!r} and {variant!r} are the same run"
                 ConfigError.unless(before == variant, what, do="change one or remove it")
-                value, metric = paper.NONE
+                value, metric = printed.NONE
                 # Without the location of the run: these errors name the `paper` block.
                 with problems.at():
                     value, metric = lookup(first, variant)

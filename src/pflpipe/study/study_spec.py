@@ -6,24 +6,21 @@ known once the search has chosen (search.py).
 
 import dataclasses
 import hashlib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pflpipe import options
 from pflpipe.cells import Cell
-from pflpipe.errors import ConfigError, check_known, counted
+from pflpipe.errors import check_known, counted
 from pflpipe.files import canonical_json
 from pflpipe.learning.metrics import ACCURACY, ALWAYS, Measure, Metric
 from pflpipe.methods import registry
-from pflpipe.options import Option
 from pflpipe.privacy.private_search import PrivateSearch
+from pflpipe.study.candidates import SearchRange
 from pflpipe.study.metric_columns import MetricColumn, columns
-
-_EDGE = 0.1  # of a range: if the best value is in this outer part, a better one may be outside
 
 
 def check_labels(labels: Iterable[str], document: Mapping[str, Any], location: str) -> None:
@@ -181,52 +178,6 @@ class Study:
     def datasets(self) -> tuple[str, ...]:
         """Data sets in the order of the file, each once."""
         return tuple(dict.fromkeys(row.cell.dataset for row in self.rows))
-
-
-@dataclass(frozen=True)
-class SearchRange:
-    """A range of candidate values, rounded to three significant digits."""
-
-    low: Annotated[float, Option()]
-    """the smallest"""
-    high: Annotated[float, Option()]
-    """the largest"""
-    scale: Annotated[str, Option(choices=("log", "linear"))] = "log"
-    """draws are uniform on it"""
-    wider: Annotated[tuple[float, ...], Option()] = ()
-    """[low, high] of a wider range, from which the same number is drawn again"""
-
-    def check(self, location: str) -> None:
-        """Raise ConfigError if nothing can be drawn from the range."""
-        low, high = self.widest
-        fits, got = self.low < self.high, [self.low, self.high]
-        ConfigError.unless(fits, f"{location}: low and high", got, "low < high")
-        fits = not self.wider or (len(self.wider) == 2 and low <= self.low < self.high <= high)
-        expected = f"[low, high] around {self.low:g} and {self.high:g}"
-        ConfigError.unless(fits, f"{location}.wider", list(self.wider), expected)
-        fits, do = self.scale != "log" or low > 0, "or ask for `scale: linear`"
-        ConfigError.unless(fits, f"{location}: a log scale", low, "numbers > 0", do)
-
-    @property
-    def widest(self) -> tuple[float, float]:
-        """Smallest and largest value that can be drawn."""
-        return (self.wider[0], self.wider[-1]) if self.wider else (self.low, self.high)
-
-    def at(self, position: float, *, wider: bool) -> float:
-        """Return the value at a position in [0, 1), rounded to three significant digits."""
-        low, high = self.widest if wider else (self.low, self.high)
-        is_log = self.scale == "log"
-        value = low * (high / low) ** position if is_log else low + (high - low) * position
-        # Three digits, so that a value copied from a table is the same run.
-        return min(max(float(f"{value:.3g}"), low), high)
-
-    def edge(self, value: float) -> str:
-        """Return ``low`` or ``high`` if a value is in that outer tenth of the range, else empty."""
-        low, high = self.widest
-        if self.scale == "log":
-            value, low, high = map(math.log, (value, low, high))
-        position = (value - low) / (high - low)
-        return "low" if position < _EDGE else "high" if position > 1 - _EDGE else ""
 
 
 @dataclass(frozen=True)

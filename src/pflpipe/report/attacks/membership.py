@@ -1,13 +1,8 @@
-"""The tables and figures of attacks on the cells of a study, setting by setting: how well
-membership inference separates members from held-out clients, and the epsilons that guesses about
-the canaries of one run refute."""
+"""How well membership inference separates members from held-out clients, in each setting."""
 
-import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +14,14 @@ from matplotlib.ticker import NullFormatter
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from pflpipe.attacks import jobs
 from pflpipe.attacks.membership import SCORES
-from pflpipe.attacks.one_run import ERROR, judged
-from pflpipe.cells import Cell
 from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import DataError
-from pflpipe.files import atomic
-from pflpipe.methods import registry as methods
 from pflpipe.privacy.accounting import delta_of
 from pflpipe.privacy.ledger import Planned
-from pflpipe.report.figures import rows, style
-from pflpipe.report.summary import not_covered
-from pflpipe.report.tidy import existing, planned
-from pflpipe.report.words import WORDS
-from pflpipe.study.settings import Setting, layout
-from pflpipe.study.study_spec import Drawing, Study
+from pflpipe.report.attacks.results import Attacked, attacked
+from pflpipe.report.figures import style
+from pflpipe.study.study_spec import Study
 
 Bound = Callable[[np.ndarray], np.ndarray]
 
@@ -56,69 +43,7 @@ _SAMPLE = 0.4
 """Width of a sample of a line in a legend, in inches."""
 
 
-@dataclass(frozen=True, eq=False)
-class Attacked:
-    """A setting of a study with the results of an attack. The label of an unreviewed one says so.
-
-    Attributes:
-        cells: the attacked cells of the setting, one or more.
-        results: folder with ``attacks/`` and ``plans/``.
-    """
-
-    attack: str
-    setting: Setting
-    cells: tuple[Cell, ...]
-    results: Path
-
-    @cached_property
-    def planned(self) -> Planned:
-        """Plan and ledger, which all seeds share. DataError when they do not exist."""
-        return planned(self.cells[0].plan_id, self.results)
-
-    @cached_property
-    def arrays(self) -> list[dict[str, np.ndarray]]:
-        """The arrays of the attack on each cell. DataError when they do not exist."""
-        loaded = []
-        for cell in self.cells:
-            file = self.results / "attacks" / self.attack / f"{cell.id}.npz"
-            with np.load(existing(file, file), allow_pickle=False) as bundle:
-                loaded.append(dict(bundle))
-        return loaded
-
-    def pooled(self, name: str) -> np.ndarray:
-        """Return an array, concatenated over all cells."""
-        return np.concatenate([arrays[name] for arrays in self.arrays])
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        """The first columns of a table."""
-        return {"method": self.setting.label, "budget": self.setting.budget, **self.setting.facet}
-
-    @property
-    def name(self) -> str:
-        """The name of the setting in a figure."""
-        setting = self.setting
-        label = methods.in_print(setting.label, self.cells[0])
-        return ", ".join(filter(None, [label, setting.budget, setting.facet_text]))
-
-
-def attacked(attack: str, study: Study, results: Path) -> list[Attacked]:
-    """Return the settings of a study with cells to which an attack applies, in order."""
-    ids = {cell.id for cell in jobs.cells(attack, study)}
-    settings = []
-    for setting in layout(study).settings:
-        cells = tuple(study.cells[i] for i in setting.indices if study.cells[i].id in ids)
-        if cells and cells[0].claim == "unreviewed":
-            setting = dataclasses.replace(setting, label=f"{setting.label} (unreviewed)")
-        if cells:
-            settings.append(Attacked(attack, setting, cells, results))
-    return settings
-
-
-# ---------------------------------------------------------------- membership inference
-
-
-def membership_table(study: Study, results: Path) -> pd.DataFrame:
+def table(study: Study, results: Path) -> pd.DataFrame:
     """Return one row per setting and score: how well members are separated from held-out clients,
     pooled over the seeds.
 
@@ -156,7 +81,7 @@ def membership_table(study: Study, results: Path) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def membership_figure(study: Study, results: Path, width: float) -> Figure:
+def figure(study: Study, results: Path, width: float) -> Figure:
     """Draw the ROC curves, one panel for each score and condition, pooled over seeds. The legend
     has the areas under the curves of a setting (AUC), in the order of the panels.
 
@@ -176,7 +101,11 @@ def membership_figure(study: Study, results: Path, width: float) -> Figure:
     panels = list(itertools.product(facets, SCORES))
     columns = 2 * style.columns(width)
     lines = math.ceil(len(panels) / columns)
-    heading = WORDS["headings"]["membership"]
+    heading = (
+        "Separation of members from held-out clients, pooled over the seeds. Dashed: the most that "
+        "a plan without departures allows any attack; dotted: guessing. In brackets: areas "
+        "under the curves (AUC), in the order of the panels."
+    )
     height = lines * (0.75 * width / columns + _FRAME)
     drawing, grid = style.panels(len(panels), (lines, columns), width, heading, height)
     for axes, (facet, score) in zip(grid.flat, panels, strict=True):
@@ -265,86 +194,3 @@ def _bound(planned: Planned) -> Bound | None:
     return lambda rates: np.clip(
         np.minimum(factor * rates + delta, 1 - (1 - delta - rates) / factor), 0, 1
     )
-
-
-# ---------------------------------------------------------------- the canaries of one run
-
-
-def one_run_table(study: Study, results: Path) -> pd.DataFrame:
-    """Return one row per setting, with the canaries of all its seeds.
-
-    ``epsilon_claimed`` is the epsilon of a certified or unreviewed row, or the nominal epsilon, at
-    ``delta``. ``verdict`` is ``refuted`` if the bound exceeds it, ``out of reach`` if no guesses
-    could have refuted it, else ``not refuted``.
-    """
-    records = []
-    for one in attacked("one_run", study, results):
-        plan, ledger = one.planned.plan, one.planned.ledger
-        asked = ledger.epsilon_nominal
-        claimed = ledger.epsilon_central if asked is None else asked
-        assert claimed is not None  # the attack applies to runs with noise only
-        judgement = judged(one.pooled("heads"), one.pooled("scores"), delta_of(plan))
-        record = {**one.identity, "seeds": len(one.cells), **judgement}
-        record |= {"epsilon_claimed": claimed, "delta": plan.delta}
-        records.append(record | {"verdict": _verdict(judgement, claimed)})
-    return pd.DataFrame(records)
-
-
-def _verdict(judgement: Mapping[str, float], claimed: float) -> str:
-    if judgement["epsilon_lower"] > claimed:
-        return "refuted"
-    return "not refuted" if judgement["epsilon_highest"] > claimed else "out of reach"
-
-
-def one_run_figure(study: Study, results: Path, width: float) -> Figure:
-    """Draw for each setting the bound, the largest possible bound, and the claim, at the right edge
-    if it is beyond the scale."""
-    numbers = one_run_table(study, results)
-    heading = WORDS["headings"]["one_run"].format(confidence=1 - ERROR)
-    names = dict(enumerate(one.name for one in attacked("one_run", study, results)))
-    drawing, (place,) = rows.draw([rows.Block("", [names])], width, heading)
-    axes, heights = place.axes[0], np.array(list(place.heights.values()))
-    edge = max(1.0, 1.3 * numbers["epsilon_highest"].max())
-    highest, lower = numbers["epsilon_highest"], numbers["epsilon_lower"]
-    axes.hlines(heights, 0, highest, color=style.REST, linewidth=5, label="reach of a bound")
-    refuted = (numbers["verdict"] == "refuted").to_numpy()
-    for shown, colour, label in (
-        (~refuted, style.CERTIFIED, "bound"),
-        (refuted, style.NOMINAL, "bound that refutes"),
-    ):
-        axes.plot(lower[shown], heights[shown], "o", color=colour, label=label)
-    claims = numbers["epsilon_claimed"].clip(upper=edge)
-    axes.plot(claims, heights, "|", color="#000000", ms=9, mew=1.5, label="claimed")
-    axes.set_xlim(-0.02 * edge, 1.02 * edge)
-    axes.set_xlabel("ε")
-    style.legend(drawing, axes, columns=2 * style.columns(width))
-    return drawing
-
-
-# ---------------------------------------------------------------- both
-
-
-SHOWN: Mapping[str, tuple[Callable[..., pd.DataFrame], Callable[..., Figure]]] = {
-    "membership": (membership_table, membership_figure),
-    "one_run": (one_run_table, one_run_figure),
-}
-"""Name in ``attacks.jobs`` -> the function of its numbers (study, results) and that of its figure
-(study, results, width in inches), which read ``results/attacks`` and ``results/plans``."""
-
-
-def draw(study: Study, drawing: Drawing, results: Path) -> Figure:
-    """Draw an attack's figure, with a note on what no epsilon covers."""
-    figure: Figure = SHOWN[drawing.kind][1](study, results, drawing.width)
-    style.foot(figure, not_covered(study))
-    return figure
-
-
-def write(study: Study, drawing: Drawing, results: Path, target: Path, bare: bool = False) -> None:
-    """Draw as ``draw`` does and write the numbers (.csv) and the files of ``style.save``.
-
-    Raises:
-        ConfigError: the study has no run for the attack. DataError: results are missing.
-    """
-    with atomic(target.with_suffix(".csv")) as path:
-        SHOWN[drawing.kind][0](study, results).to_csv(path, index=False)
-    style.save(lambda: draw(study, drawing, results), target, bare)
