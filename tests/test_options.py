@@ -14,7 +14,6 @@ from pflpipe.learning import augment
 from pflpipe.options import Option
 from pflpipe.study import settings
 from pflpipe.study.study_spec import Row, Study
-from pflpipe.study.words import WORDS
 
 TABLES = tabled.table("test_options")
 
@@ -62,7 +61,7 @@ def test_every_option_of_a_study_says_what_it_is():
         for name in options.declared(block):
             assert options.schema(block)["properties"][name]["description"]
     assert cells.OPTIONS.keys() >= {"dataset", "partition.kind", "training.lr", "privacy.epsilon"}
-    assert cells.OPTIONS.keys() >= WORDS["options"].keys()
+    assert cells.OPTIONS.keys() >= settings._WORDS.keys()
     for path in cells.OPTIONS:
         assert settings.words(path).phrase.count("{}") == bool(settings.words(path).phrase)
 

@@ -30,7 +30,6 @@ from urllib.parse import unquote, urlsplit
 
 from pflpipe.errors import ConfigError, PflpipeError, counted
 from pflpipe.files import atomic, canonical_json, write_text
-from pflpipe.study.documents import read_yaml
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from pflpipe.study.config import Config
     from pflpipe.study.study_spec import Study
 
-_WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("mlflow.yaml"))
 PATIENCE = 600.0
 """Seconds to wait for the lock of the folder."""
+CONNECT_SECONDS = 5
 PAGE = 50
 """Runs that are read in one call. A busy server needs five seconds for 200."""
 ARTIFACTS = "mlartifacts"
@@ -61,14 +60,30 @@ UI = "MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false mlflow ui --workers 1"
 """The command for a person's own server: two processes that are there in a third of the time, in
 place of ten. Jobs are what MLflow has for language models."""
 KEY, DIGEST = "pflpipe.key", "pflpipe.digest"
-ENVIRONMENT: dict[str, str] = _WORDS["environment"]
-CONNECT_SECONDS = int(ENVIRONMENT["MLFLOW_HTTP_REQUEST_TIMEOUT"])
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": str(CONNECT_SECONDS),
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+"""MLflow's own defaults wait four minutes for a dead server, print two lines for every run, and
+report usage to its makers."""
 MODULES = ("mlflow", "mlflow.store.tracking.sqlalchemy_store")
 """What an export imports, which takes two seconds (pipeline/forks.py)."""
 _PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 _MOVE_AWAY = "move that file away; the next run writes everything again"
 # Pattern in a library's error -> what to do; the first that matches.
-_ADVICE: dict[str, str] = _WORDS["advice"]
+_ADVICE = {
+    r"\b401\b|UNAUTHENTICATED": "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD",
+    r"\b403\b|PERMISSION_DENIED": "ask its administrator for the right to write there",
+    r"(?i)read-?only|permission denied": "its administrator has to make its database writable",
+    r"(?i)is locked|could not be acquired": "wait until nobody else writes to it",
+    r"(?i)disk is full|no space left": "make room on its disk",
+    r"(?i)refused|not known|resolution|unreachable": "start it, or correct its address",
+    r"too many 5\d\d error|\b50[0-4]\b": "it answers with errors: its log says why, such as a "
+    "database that is read-only or full",
+    r"(?i)timed out|timeout": "it accepts connections and does not answer: look at its log",
+}
 _BROKEN_OFF = r"(?i)connection (aborted|broken|reset)"
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import pandas as pd
 
 from pflpipe import json_records
+from pflpipe.code.dependencies import PLACEBO
 from pflpipe.files import canonical_json
 from pflpipe.methods import registry
 from pflpipe.report import tidy
@@ -25,7 +26,6 @@ from pflpipe.report.statistics import MIN_SEEDS, paired
 from pflpipe.report.tidy import existing
 from pflpipe.study import settings
 from pflpipe.study.config import study_file
-from pflpipe.study.documents import read_yaml
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, layout, measured
 from pflpipe.study.study_spec import Row, Study
 
@@ -35,7 +35,13 @@ BY_ROUND = "by_round/"
 """Before the name of an accuracy that was measured after a round, over ``evaluate_clients``: the
 name alone is the final one, over all clients, as in the table."""
 _CURVES = ("loss", *(f"{BY_ROUND}{name}" for name in METRICS))  # a group shows means over its seeds
-_WORDS: dict[str, Any] = read_yaml(Path(__file__).with_name("mlflow.yaml"))
+_CLAIMS = {
+    "certified": "certified: this ε holds for what is released",
+    "unreviewed": "unreviewed: this ε holds only if code from outside keeps the rules",
+    "nominal": "nominal: the method states less than this ε, which is the one that holds",
+    "none": "no privacy",
+    PLACEBO: "placebo: the noise alone, and nobody's update",
+}
 _COLUMNS = ("method", "variant", "profile", "claim", "unreviewed_code")
 """Those of the tidy table that are tags."""
 Point = tuple[str, float, int, int]
@@ -102,7 +108,7 @@ def of_study(study: Study, results: Path, methods: Collection[str] | None = None
     for setting in layout(study).settings:
         cells = [study.rows[index].cell.id for index in setting.indices]
         if cells[0] in frame.index:
-            group = Group(**vars(setting), rows=frame.loc[cells])
+            group = Group.of(setting, frame.loc[cells])
             tracked.append(_Group(study, results, group).run())
     return tracked
 
@@ -114,8 +120,13 @@ def experiment_note(study: Study) -> str:
     """Return the text that MLflow shows above all runs of a study."""
     title = f"## {study.title}\n\n" if study.title else ""
     text = f"{study.description.strip()}\n\n" if study.description else ""
-    facts = {"metric": study.metric.described, "measured": measured(study.datasets)}
-    return title + text + str(_WORDS["note"]).format(main=MAIN, **facts)
+    return (
+        f"{title}{text}`{MAIN}` and the like: {study.metric.described}. "
+        f"{measured(study.datasets)}\n\n"
+        "A run for each setting, with the means over its seeds, and below it one for each seed; "
+        "the study's run has table, figures and ledger. Names have the ε that holds. Search with "
+        "`tags.claim = 'certified'`, `tags.level = 'setting'`, `tags.method = 'dp_fedavg'`."
+    )
 
 
 def _study_run(study: Study, results: Path) -> Tracked:
@@ -144,8 +155,9 @@ class _Group:
     def __init__(self, study: Study, results: Path, group: Group) -> None:
         self.study, self.results, self.group = study, results, group
         self.rows = [study.rows[index] for index in group.indices]
-        plans = {row.cell.plan_id for row in self.rows}
-        self.plans = {name: tidy.planned(name, results) for name in plans}
+        self.plans = {
+            row.cell.plan_id: tidy.planned(row.cell.plan_id, results) for row in self.rows
+        }
 
     def _epsilon(self, rows: pd.DataFrame) -> float | None:
         """Return the epsilon that holds for some of the rows: infinite without a mechanism, None if
@@ -179,7 +191,7 @@ class _Group:
         bound += "" if delta is None else f" at δ = {delta:g}"
         note = [
             ", ".join(filter(None, [f"**{group.label}**", group.budget, group.facet_text])),
-            _WORDS["claims"][claim] + ("" if claim == "none" else f", ε = {bound}"),
+            _CLAIMS[claim] + ("" if claim == "none" else f", ε = {bound}"),
             f"Not pflpipe's own code: {code}" if code else "",
             f"{CHOSEN_ON_VALIDATION} {group.choice}" if row.chosen else "",
             *paragraphs,

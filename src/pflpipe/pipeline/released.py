@@ -34,9 +34,17 @@ from pflpipe.study import documents
 from pflpipe.study.settings import CHOSEN_ON_VALIDATION, round_up
 from pflpipe.study.study_spec import Study
 
+SIZES = ("releases", "parameters", "uploaded_parameters", "upload_bytes_per_round")
+"""Fields of ``run.json`` to publish. They are listed, so that a field that a later version adds is
+not published by default."""
+
+GUARANTEE = (
+    *("epsilon_central", "delta", "epsilon_central_1e5"),
+    *("unit", "max_clients_per_user", "epsilon_person", "epsilon_person_1e5"),
+)
+"""Fields of the ledger in the manifest."""
 _TEXTS = documents.read_yaml(Path(__file__).with_name("released.yaml"))
-"""The meaning of each number in a run's file, what no epsilon covers, and the fields that are
-published."""
+"""The meaning of each number in a run's file, and what no epsilon covers."""
 _README = Path(__file__).with_name("released.md")
 
 
@@ -66,8 +74,6 @@ def write(study: Study, results: Path, target: Path) -> None:
         DataError: a run's file is missing, the run deviated from its plan, or the target exists.
     """
     published, missing = _chosen(study)
-    fields, is_chosen = _TEXTS["guarantee"], any(row.chosen for row in study.rows)
-    choice = CHOSEN_ON_VALIDATION if is_chosen else _TEXTS["choice"]
     if not published:
         expected = "one at least, to have something to publish"
         raise ConfigError(f"study {study.name}", got="no certified run", expected=expected)
@@ -82,13 +88,13 @@ def write(study: Study, results: Path, target: Path) -> None:
         manifest = {
             "study": study.name,
             "runs": {
-                name: {field: ledger[field] for field in fields if ledger[field] is not None}
+                name: {field: ledger[field] for field in GUARANTEE if ledger[field] is not None}
                 for name, ledger in promised.items()
             },
             "same_clients": _together(published, {name: run.plan for name, run in runs.items()}),
             "left_out": missing,
             "promises": _TEXTS["promises"],
-            "not_covered": [choice, *_TEXTS["not_covered"]],
+            "not_covered": [_choice(study), *_TEXTS["not_covered"]],
         }
         write_json(folder / "manifest.json", manifest)
         text = filled(_README, title=study.title, round_up=lambda e: round_up(float(e)), **manifest)
@@ -126,7 +132,7 @@ def _write_run(name: str, cell: Cell, results: Path, folder: Path) -> Planned:
         "cell": registry.trained(cell).to_dict(),
         "plan": json_records.to_json(planned.plan),
         "ledger": {key: value for key, value in promised.items() if value not in (None, [])},
-        "released": {key: getattr(run.released, key) for key in _TEXTS["sizes"]},
+        "released": {key: getattr(run.released, key) for key in SIZES},
     }
     _write_arrays(folder / f"{name}.npz", _model(existing(source / "state.pt")))
     write_json(folder / f"{name}.json", about)
@@ -185,3 +191,15 @@ def _curve(plans: Sequence[Plan]) -> list[dict[str, Any]]:
         {"delta": delta, "epsilon": "inf" if value == math.inf else value}
         for delta, value in epsilons.items()
     ]
+
+
+# ---------------------------------------------------------------- texts
+
+
+def _choice(study: Study) -> str:
+    if any(row.chosen for row in study.rows):
+        return CHOSEN_ON_VALIDATION
+    return (
+        "Hyper-parameters are those of the study's file. If they were chosen by looking at data, "
+        "no ε covers that choice."
+    )

@@ -15,7 +15,6 @@ from pflpipe.errors import PflpipeError
 from pflpipe.pipeline import mlflow_export
 from pflpipe.report import answer, comparison, tidy
 from pflpipe.report.comparison import Group, epsilon_text, finite
-from pflpipe.report.words import WORDS
 from pflpipe.study.config import Config
 from pflpipe.study.load import finish
 from pflpipe.study.study_spec import Outline, Study
@@ -106,7 +105,10 @@ def of_study(outline: Outline, results: Path, most: int = 3) -> Iterator[str]:
         yield f"warning: {diverged} of {len(frame)} runs diverged to values that are not finite"
     large = frame[frame["delta"] >= 1 / frame["clients"]]
     for delta, clients in dict.fromkeys(zip(large["delta"], large["clients"], strict=True)):
-        yield WORDS["large_delta"].format(delta=delta, least=1 / clients)
+        yield (
+            f"warning: δ = {delta:g} is not below 1/M = {1 / clients:g}: its ε allow one client "
+            "to be published in clear"
+        )
     if not answered or "epsilon_person" in frame:
         yield from comparison.protected(frame)
     nominal = int((frame["claim"] == "nominal").sum())

@@ -17,11 +17,27 @@ from pflpipe.methods import registry
 from pflpipe.report.figures import rows, style
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import existing
-from pflpipe.report.words import WORDS
 from pflpipe.study.settings import round_up
 
-COLUMNS: tuple[str, ...] = tuple(WORDS["audit_columns"])
-_PROFILES: dict[str, str] = WORDS["audit_profiles"]
+# fmt: off
+COLUMNS = (
+    "method", "profile", "departures", "trust", "claim", "adjacency", "mechanism", "sample_rate",
+    "rounds", "delta", "noise_multiplier", "epsilon_claimed", "epsilon_claimed_rdp",
+    "epsilon_claimed_1e5", "epsilon_true", "mu_claimed", "canary", "sensitivity",
+    "sensitivity_most", "spread", "noise", "noise_least", "mu_lower", "epsilon_lower",
+    "epsilon_direct", "excess", "false_positives", "false_negatives", "runs", "statistic",
+    "detects", "detects_runs", "flagged_coupled", "flagged_runs", "flagged", "verdict", "seconds",
+    "audit",
+)
+# fmt: on
+
+_PROFILES = {
+    "alone": "only {departures}",
+    "adaptive": "adaptive clipping",
+    "correlated": "groups in turn, correlated noise",
+    "buffered": "groups in turn, noise correlated by buffers",
+    "outside": "methods from outside, {mechanism} noise",
+}
 """Subjects without a method."""
 COLOURS = {"kept": "#009E73", "unsound": "#E69F00", "refuted": "#D55E00"}
 _GREY = "#555555"

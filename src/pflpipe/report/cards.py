@@ -24,13 +24,24 @@ from pflpipe.methods import plugins, registry, row_code
 from pflpipe.methods.registry import MethodInfo
 from pflpipe.options import Declared, bounds
 from pflpipe.report.templates import filled
-from pflpipe.report.words import WORDS
 
-FORMULAS: dict[str, str] = WORDS["formulas"]
+FORMULAS = {
+    "minimises": "A client minimises",
+    "sends": "It sends",
+    "keeps": "It keeps",
+    "tests": "Tested as its personal model",
+    "code": "Official code that was read",
+}
 """Keys of a header for the steps of a client in a round, and for the repository, commit and
 functions that its file goes by -> their text in a card."""
 
-_LACKS: dict[str, str] = WORDS["lacks"]
+_LACKS = {
+    "body": "a network that is nothing but its head",
+    "norm": "a network without normalisation layers: of pflpipe's own all but the ResNets",
+    "classes": "`training.loss` other than cross_entropy",
+    "two_classes": "labels of other than two classes, `training.loss` other than cross_entropy",
+    "items": "a network other than `embedding`: its data are no answers of people to items",
+}
 _CITATIONS = Path(registry.__file__).with_name("citations.bib")
 _ITEM = re.compile(r"    (\w+): (.*(?:\n {8}.*)*)\n?")
 

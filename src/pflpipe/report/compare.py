@@ -15,11 +15,14 @@ import pandas as pd
 from pflpipe.errors import ConfigError, DataError, check_known, counted, nearest
 from pflpipe.report import tidy
 from pflpipe.report.comparison import METRICS, Group, epsilon_text
-from pflpipe.report.words import WORDS
 from pflpipe.study.load import study_names
 from pflpipe.study.metric_columns import BEST_ROUND
 
-CONDITIONS: tuple[str, ...] = tuple(WORDS["compare_conditions"])
+CONDITIONS = (
+    *("dataset", "partition", "alpha", "classes_per_client", "clients", "new_clients"),
+    *("model", "rounds", "local_epochs", "batch_size", "sample_rate"),
+    *("method", "variant", "profile", "epsilon_target", "delta"),
+)
 """Columns that may be conditions."""
 
 BUDGET = "epsilon_target"

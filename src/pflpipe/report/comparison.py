@@ -23,7 +23,6 @@ from pflpipe.learning.metrics import ACCURACY, ALWAYS, BUILT_IN, CONSTANT_ERROR,
 from pflpipe.privacy.ledger import DEALT
 from pflpipe.report import statistics
 from pflpipe.report.statistics import MIN_SEEDS, Contest, Difference, People
-from pflpipe.report.words import WORDS
 from pflpipe.study.metric_columns import BEST_ROUND, columns
 from pflpipe.study.settings import NO_PRIVACY, Setting, layout, round_up
 from pflpipe.study.study_spec import Study
@@ -37,9 +36,24 @@ FIRST_METRIC = "training.metric"
 accuracy."""
 MAIN = "personal_own"
 """The metric that groups are ranked by."""
-BOLD_WORDS: str = WORDS["bold"].format(seeds=MIN_SEEDS)
-BEST_ROUND_WORDS: str = WORDS["best_round"]
-_CLAIM_NOTES: dict[str, str] = WORDS["claims"]
+BOLD_WORDS = (
+    "not distinguishable from the best: with 95 % confidence the line that is truly best is among "
+    f"those in bold (differences over seeds); with fewer than {MIN_SEEDS} seeds, or where "
+    "the seeds separate nothing, nothing is bold"
+)
+BEST_ROUND_WORDS = "best round, chosen on test data (optimistic)"
+_CLAIM_NOTES = {
+    "unreviewed": (
+        "Unreviewed: the mechanism is certified, but code that may touch a message (method, loss "
+        "or network) is not pflpipe's own and not reviewed by its developers "
+        "(docs/adding_a_method.md)."
+    ),
+    "nominal": (
+        "Nominal: the number the paper would print for a mechanism with departures that break it; "
+        "the honest ε is what that mechanism provides."
+    ),
+    PLACEBO: "Placebo: the same noise and nobody's update, so that nothing is learned from others.",
+}
 """What a reader must know about rows whose epsilon is not certified."""
 # The columns that make a published and a certified run comparable.
 WORK = ("hyperparameters", "clip_norm", "clip_quantile", "local_epochs", "batch_size")
@@ -50,6 +64,18 @@ class Group(Setting):
     """A setting with its rows of a tidy table, one for each seed."""
 
     rows: pd.DataFrame
+
+    @classmethod
+    def of(cls, setting: Setting, rows: pd.DataFrame) -> Group:
+        """Return a setting with its rows."""
+        return cls(
+            setting.label,
+            setting.budget,
+            rows,
+            facet=setting.facet,
+            indices=setting.indices,
+            choice=setting.choice,
+        )
 
     def first(self, column: str) -> Any:
         """Return a column's value in the first row, None where it is empty."""
@@ -142,8 +168,7 @@ class Group(Setting):
 
 def groups(study: Study, frame: pd.DataFrame) -> list[Group]:
     """Return the groups of a study in its order, from the frame that ``tidy`` returns for it."""
-    found = layout(study).settings
-    return [Group(**vars(one), rows=frame.iloc[list(one.indices)]) for one in found]
+    return [Group.of(one, frame.iloc[list(one.indices)]) for one in layout(study).settings]
 
 
 def sections(members: Iterable[Group]) -> list[list[Group]]:
@@ -317,7 +342,10 @@ def _of_persons(rows: pd.DataFrame) -> Iterator[str]:
             for client, person, delta in columns.itertuples(index=False)
         )
         number = "any number of" if pd.isna(most) else f"at most {most:g}"
-        yield WORDS["persons"].format(unit=DEALT, number=number, pairs="; ".join(pairs))
+        yield (
+            f"The unit is one {DEALT} with all rows, and no person: the rows of one person lie "
+            f"with {number} clients, and {'; '.join(pairs)}."
+        )
 
 
 def claim_notes(members: Iterable[Group]) -> Iterator[str]:

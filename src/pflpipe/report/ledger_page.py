@@ -25,11 +25,16 @@ from pflpipe.report import audit_table, comparison
 from pflpipe.report.comparison import MAIN, WORK, Group, by, largest, of_claim
 from pflpipe.report.templates import filled
 from pflpipe.report.tidy import read
-from pflpipe.report.words import WORDS
 from pflpipe.study.settings import measurements, round_down, round_up
 
-SETTING: tuple[str, ...] = tuple(WORDS["ledger_setting"])
-AUDIT: tuple[str, ...] = tuple(WORDS["ledger_audit"])
+SETTING = (
+    *("study", "dataset", "partition", "alpha", "classes_per_client", "clients"),
+    *("sample_rate", "rounds", "model"),
+)
+AUDIT = (
+    *("method", "departures", "trust", "claim", "sample_rate", "epsilon_claimed", "delta"),
+    *("sensitivity", "spread", "epsilon_lower", "flagged"),
+)
 """The columns that are read from the audit's table."""
 
 

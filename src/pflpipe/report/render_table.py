@@ -5,9 +5,13 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pflpipe.report.words import WORDS
-
-FORMS: list[tuple[str, float, str, float]] = WORDS["latex_forms"]
+FORMS = (
+    ("table", 3.3, "footnotesize", 8.0),
+    ("table", 3.3, "scriptsize", 7.0),
+    ("table*", 6.7, "footnotesize", 8.0),
+    ("table*", 6.7, "scriptsize", 7.0),
+    ("table*", 6.7, "tiny", 5.0),
+)
 """Of a page with two columns: environment, width in inches, and a size of letters in points."""
 _LETTER, _BOLD, _APART = 0.5, 0.56, 4.0
 """Mean width of a letter in its size, of a bold one, and the points between two columns."""
@@ -150,9 +154,16 @@ def _tex_entry(entry: Entry, side: str) -> str:
     return f"\\textbf{{{text}}}" if entry.bold else text
 
 
+# fmt: off
+_MATH = {
+    "±": "pm", "∞": "infty", "ε": "varepsilon", "α": "alpha", "β": "beta", "γ": "gamma",
+    "δ": "delta", "λ": "lambda", "μ": "mu", "σ": "sigma", "τ": "tau", "×": "times", "≤": "leq",
+    "≥": "geq", "↑": "uparrow",
+}
+# fmt: on
 _TEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
-    | {character: f"$\\{name}$" for character, name in WORDS["latex_signs"].items()}
+    | {character: f"$\\{name}$" for character, name in _MATH.items()}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"<": "$<$", ">": "$>$", "†": r"$^\dagger$", "–": "--"}
 )

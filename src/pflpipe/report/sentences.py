@@ -17,7 +17,6 @@ from pflpipe.report import cards, comparison, verdicts
 from pflpipe.report.comparison import ALONE, Group, by_budget, largest, of_claim
 from pflpipe.report.statistics import MIN_SEEDS, Difference, People
 from pflpipe.report.verdicts import DOES_NOT, PAYS, Verdict
-from pflpipe.report.words import WORDS
 from pflpipe.study.settings import layout, round_up
 from pflpipe.study.study_spec import Study
 
@@ -52,7 +51,10 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
             yield f"{where}: {sentence}" if where else sentence
     yield SEEDS_ALONE
     if len(study.looks) > 1:
-        yield WORDS["looks"].format(looks=names([str(look) for look in study.looks]))
+        yield (
+            f"Seeds may be added: the verdict is read at {names([str(n) for n in study.looks])} "
+            "seeds, and its intervals hold together at all of these."
+        )
     yield from comparison.protected(frame)
 
 
@@ -263,11 +265,14 @@ def leader(members: Sequence[Group], whose: str, people: People | None = None) -
         return f"{top.name} has the {extreme} mean {place}, but {reason}"
     if outcome.decided:
         return f"{top.name} is the best {place}"
+    if not outcome.bold:
+        seeds = max(difference.seeds for difference in outcome.behind.values())
+        return (
+            f"{top.name} has the {extreme} mean {place}, but {seeds} seeds separate none of the "
+            f"{len(outcome.kept)} methods"
+        )
     others = comparison.ranked(outcome.kept - {top})
-    facts = {
-        "seeds": max(difference.seeds for difference in outcome.behind.values()),
-        "methods": len(outcome.kept),
-        "rivals": names([group.name for group in others]),
-    }
-    text: str = WORDS["not_separate" if outcome.bold else "separate_none"]
-    return text.format(top=top.name, extreme=extreme, place=place, **facts)
+    rivals = names([group.name for group in others])
+    return (
+        f"{top.name} has the {extreme} mean {place}, but the seeds do not separate it from {rivals}"
+    )

@@ -17,7 +17,6 @@ from pflpipe.report import comparison
 from pflpipe.report.comparison import BOLD_WORDS, MAIN, METRICS, Group, epsilon_text, finite
 from pflpipe.report.render_table import Entry, Table
 from pflpipe.report.sentences import capitalised
-from pflpipe.report.words import WORDS
 from pflpipe.study import settings
 from pflpipe.study.metric_columns import MetricColumn
 from pflpipe.study.settings import NO_PRIVACY, Setting, layout, round_up
@@ -118,7 +117,10 @@ def caption(study: Study, frame: pd.DataFrame) -> str:
     sentence = f"{title} Shared by all rows: {', '.join(conditions)}."
     if set(frame["claim"]) != {"none"}:
         adjacency = sorted({str(value).replace("_", "-") for value in frame["adjacency"].dropna()})
-        sentence += f" {WORDS['privacy'].format(adjacency=', '.join(adjacency))}"
+        sentence += (
+            f" Privacy of whole clients: adjacency {', '.join(adjacency)}, trust central (the "
+            "server sees noisy sums only)."
+        )
         sentence += "".join(f" {text}" for text in comparison.protected(frame))
     shown = capitalised(", ".join(metric.described for metric in study.metrics.values()))
     places = "own: a client's own test rows; common: those of all; global: the released model"
@@ -154,9 +156,11 @@ def _guarantee(group: Group) -> str:
     central, sharper, local = (
         round_up(group.first(f"epsilon_{name}")) for name in ("central", "central_1e5", "local")
     )
-    of_plan = {"multiplier": group.first("noise_multiplier"), "delta": group.first("delta")}
-    text: str = WORDS["guarantee"]
-    return text.format(central=central, sharper=sharper, local=local, **of_plan)
+    return (
+        f"noise multiplier {group.first('noise_multiplier'):.4g}; ε = {central} at δ = "
+        f"{group.first('delta'):g}, {sharper} at δ = 1e-05; {local} if the server sees single "
+        "messages (local trust)."
+    )
 
 
 def _searches(study: Study, tried: Iterable[Setting]) -> Iterator[str]:
@@ -211,7 +215,10 @@ def _over_whom(groups: Iterable[Group]) -> Iterator[str]:
             others = f" and {new} new ones" if new else ""
             parts[f"{counts[MAIN]} of {clients} clients{others}"] = None
     if parts:
-        yield WORDS["over_whom"].format(clients=", ".join(parts))
+        yield (
+            f"Means over own test rows are over {', '.join(parts)}: those who have such "
+            "rows. A client without training rows counts as new."
+        )
 
 
 def _notes(
@@ -226,7 +233,10 @@ def _notes(
     if silent:
         yield f"Sends nothing, so it leaks nothing: {', '.join(sorted(silent))}."
     if any(group.claim != "none" for group in groups):
-        yield WORDS["covered"]
+        yield (
+            "Every ε covers what is released: the noisy sums of what the clients send, and the "
+            "models made of them. Personal models stay with their clients (joint DP)."
+        )
         if not searched:  # else the caption has it
             yield "The choice of hyper-parameters is not accounted for."
     per_method = layout(study).per_method
@@ -241,4 +251,7 @@ def _notes(
         for _, row in group.rows[group.rows["diverged_round"].notna()].iterrows()
     ]
     if diverged:
-        yield WORDS["diverged"].format(runs="; ".join(diverged))
+        yield (
+            f"† diverged: {'; '.join(diverged)}. Such an upload counts as zero, an answer that is "
+            "not finite as wrong."
+        )

@@ -29,19 +29,20 @@ from pflpipe.privacy import run_check
 from pflpipe.privacy.ledger import Ledger, Planned
 from pflpipe.privacy.plan import Plan
 from pflpipe.report.comparison import FIRST_METRIC
-from pflpipe.report.words import WORDS
 from pflpipe.simulation.run_record import Record
-from pflpipe.study import epsilon_as_published
+from pflpipe.study import documents, epsilon_as_published
 from pflpipe.study.metric_columns import BEST_ROUND, MetricColumn, columns
 from pflpipe.study.settings import model_name
 from pflpipe.study.study_spec import Row, Study
 
-COLUMNS: tuple[str, ...] = tuple(WORDS["columns"])
-OF_UNITS: tuple[str, ...] = tuple(WORDS["columns_of_units"])
+_KINDS: dict[str, dict[str, str]] = documents.read_yaml(Path(__file__).with_name("columns.yaml"))
+COLUMNS = tuple(_KINDS["common"])
+OF_UNITS = tuple(_KINDS["of_units"])
 """Columns of the ledger that only some tables have: the first one where a data set is the user's
 own, which may have a word for its users; all where rows of declared users are dealt."""
-_KINDS: dict[str, str] = WORDS["columns"] | WORDS["columns_of_units"]
-_TEXT = frozenset(name for name, kind in _KINDS.items() if kind == "text")
+_TEXT = frozenset(
+    name for kinds in _KINDS.values() for name, kind in kinds.items() if kind == "text"
+)
 """Columns that are text even if a value looks like a number."""
 _LEDGER = [one.name for one in dataclasses.fields(Ledger) if one.name in (*COLUMNS, *OF_UNITS)]
 _PARTITION = ("alpha", "classes_per_client", "new_clients")

@@ -48,7 +48,6 @@ import pandas as pd
 from pflpipe.report import statistics
 from pflpipe.report.comparison import ALONE, MAIN, Group, finite, of_claim
 from pflpipe.report.statistics import Difference, Model, People
-from pflpipe.report.words import WORDS
 
 MARGIN = 1.0
 """Points; one margin for everything that is said to pay or not to."""
@@ -56,7 +55,12 @@ PAYS, DOES_NOT, UNDECIDED = "pays", "does not pay", "undecided"
 RELEASED = "global_own"
 """The column of a released model, tested untouched on clients' own rows."""
 CONSTANT, OFFSET = "own_constant", "item_effects"
-KINDS: dict[str, str] = WORDS["rivals"]
+KINDS = {
+    "a": "learning alone and the own constant",
+    "b": "released models",
+    "c": "item effects with one number of each client",
+    "d": "methods without rounds",
+}
 
 
 @dataclass(frozen=True)

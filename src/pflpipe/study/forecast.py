@@ -26,7 +26,6 @@ from pflpipe.methods import registry
 from pflpipe.privacy.plan import Plan
 from pflpipe.study import catalog, config, load, runtime_estimate
 from pflpipe.study.study_spec import Outline
-from pflpipe.study.words import WORDS
 
 if TYPE_CHECKING:  # they import torch
     from pflpipe.learning.task import Task
@@ -36,7 +35,11 @@ HeaderOf = Callable[[str], Header | None]
 MOST = 50.0
 HOPELESS = 4.0
 """The noise of all rounds in lengths of all messages, from which on ``pflpipe validate`` warns."""
-FOOT: str = WORDS["forecast"]
+FOOT = (
+    "noise/C: length of the noise on the mean of a round, in clip bounds. M for 1, ε for 1: the "
+    "clients or the budget with which it is 1, all else equal. MB: sent by a client in all rounds. "
+    "min: of one run on one CPU thread."
+)
 
 
 def forecast(study: str, *, settings: config.Config | None = None) -> list[dict[str, Any]]:
@@ -107,8 +110,11 @@ def hopeless(outline: Outline, header: HeaderOf) -> Iterator[str]:
             worst, length = cell, found
     if worst is not None:
         budget = f" at ε = {worst.privacy.epsilon:g}" if worst.privacy.epsilon else ""
-        of_entry = {"method": worst.method, "budget": budget, "length": length}
-        yield WORDS["hopeless"].format(study=outline.name, **of_entry)
+        yield (
+            f"warning: {outline.name}: {worst.method}{budget}: the noise is about {length:,.0f} "
+            "times as long as a message may be: clients learn next to nothing from each other; "
+            f"pflpipe plan {outline.name} has every entry"
+        )
 
 
 def lengths(outline: Outline, header: HeaderOf) -> Iterator[tuple[Cell, float]]:

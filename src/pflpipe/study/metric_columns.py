@@ -19,10 +19,17 @@ from pflpipe.code.dependencies import WITHOUT_DEPARTURES
 from pflpipe.errors import ConfigError, Problems, located, nearest
 from pflpipe.learning.losses import ERRORS, Loss
 from pflpipe.learning.metrics import ACCURACY, BUILT_IN, CURVES, Metric, worst_tenth
-from pflpipe.study.words import WORDS
 
 WORST = "personal_own_worst_decile"
-_PLACES: dict[str, tuple[str, str]] = WORDS["places"]
+_PLACES = {
+    "personal_own": ("personal own", "own test, personal model"),
+    WORST: ("personal worst tenth", "own test, personal model, worst tenth of clients"),
+    "personal_common": ("personal common", "common test, personal model"),
+    "global_own": ("global own", "own test, global model"),
+    "global_common": ("global common", "common test, global model"),
+    "personal_new": ("personal new", "own test of new clients, personal model"),
+    "global_new": ("global new", "own test of new clients, global model"),
+}
 """Model and rows of each column of the first metric: in a table's heading, and in a figure's
 heading."""
 BEST_ROUND = "best_round_"

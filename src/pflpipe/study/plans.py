@@ -12,12 +12,27 @@ from pflpipe.learning import architectures
 from pflpipe.methods import row_code
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, effective_plan, ledger, of_dealt
-from pflpipe.study.words import WORDS
 
-_UNCOVERED: dict[str, str] = WORDS["uncovered"]
-CLASSES_FOUND, REFERENCE = _UNCOVERED["classes_found"], _UNCOVERED["reference"]
-FILE, START = _UNCOVERED["file"], _UNCOVERED["start"]
-"""Warnings of a private run."""
+CLASSES_FOUND = (
+    "the number of classes was read from all labels: it sets the shape of the released head, so "
+    "one client's label can change it, and no epsilon covers that; declare `classes` in the arrays"
+)
+"""First warning of a private run on data that declare no number of classes."""
+REFERENCE = (
+    "features were standardised by mean and deviation of the training images of {}, a public data "
+    "set, whose people no epsilon covers"
+)
+"""Warning of a private run on features with a reference."""
+FILE = (
+    "features are those of {}, made by {}, on public data according to the study: nobody checks "
+    "whether what made them has seen a client's rows, and no epsilon covers that"
+)
+"""Warning of a private run on features from a file."""
+START = (
+    "the initial weights are those of {} (SHA-256 {}), public according to the study: nobody "
+    "checks whether a client's rows have made them, and no epsilon covers that"
+)
+"""Warning of a private run with initial weights from a file."""
 
 
 def told(data: Any) -> dict[str, Any]:

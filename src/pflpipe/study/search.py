@@ -31,9 +31,11 @@ from pflpipe.seeds import release_rng
 from pflpipe.study import metric_columns, ranking
 from pflpipe.study.plans import plan_of
 from pflpipe.study.study_spec import Candidate, Chosen, Line, Outline, Row
-from pflpipe.study.words import WORDS
 
-OTHER_CLIENTS: str = WORDS["other_clients"]
+OTHER_CLIENTS = (
+    "each seed deals the rows to other clients, so those of one client lay with many clients of "
+    "the search, and nothing public bounds how many"
+)
 """Why there is no epsilon of a run with the search before it, unless users are the clients."""
 
 

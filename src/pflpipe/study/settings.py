@@ -10,13 +10,15 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from pflpipe import options
 from pflpipe.cells import OPTIONS, Cell
 from pflpipe.facts.datasets import DATASETS
 from pflpipe.study.study_spec import Row, Study
-from pflpipe.study.words import WORDS
 
 NO_PRIVACY = "no privacy"
 CHOSEN_ON_VALIDATION = "Hyper-parameters were chosen on validation data; no ε covers that choice."
@@ -232,7 +234,7 @@ def budget_text(cell: Cell) -> str:
 
 @dataclass(frozen=True)
 class Words:
-    """The texts of an option in tables and figures (words.yaml).
+    """The texts of an option in tables and figures (option_words.yaml).
 
     Attributes:
         heading: heading of a column; by default the option's name.
@@ -252,10 +254,16 @@ class Words:
     condition: bool = True
 
 
+# A value that has a word of its own may be a number, which documents.py refuses as a key.
+_WORDS: dict[str, dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_name("option_words.yaml").read_text(encoding="utf-8")
+)
+
+
 @functools.cache
 def words(path: str) -> Words:
     """Return the texts of an option by its dotted path, or of a hyper-parameter."""
-    return Words(**{"heading": path.rpartition(".")[2], **WORDS["options"].get(path, {})})
+    return Words(**{"heading": path.rpartition(".")[2], **_WORDS.get(path, {})})
 
 
 def heading(path: str) -> str:

@@ -48,7 +48,11 @@ def gains(source: Source) -> Figure:
                 parts.append((shares, rows.ranked(source, panel.title, net)))
     source.require(bool(parts), f"{ALONE} and another method")
     darker = f"; darker: by more than {' and '.join(f'{step:g}' for step in STEPS)} points"
-    heading = source.heading("gains", darker=darker if source.in_points else "")
+    heading = (
+        "Who gains: clients whose personal model is better (blue) or worse (orange) on their own "
+        f"test than the model that they train alone{darker if source.in_points else ''}. Clients "
+        f"of {source.seeds_text}."
+    )
     figure, places = rows.draw([block for _, block in parts], source.drawing.width, heading)
     for place, (shares, _) in zip(places, parts, strict=True):
         (axes,) = place.axes

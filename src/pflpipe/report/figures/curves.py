@@ -13,6 +13,7 @@ from pflpipe.code.dependencies import CLAIMS, WITHOUT_DEPARTURES
 from pflpipe.report.comparison import PLAIN, Group, of_claim
 from pflpipe.report.figures import style
 from pflpipe.report.figures.source import Panel, Source
+from pflpipe.report.sentences import capitalised
 
 BEST = 3
 """Number of certified or unreviewed methods that are emphasised by default."""
@@ -44,7 +45,10 @@ def convergence(source: Source) -> Figure:
     top = max([max(means[g].max(), tables[g].iloc[-1].max()) for g in named], default=high)
     is_cut = source.metric.sign < 0 and bool(high > top)
     others += " (cut off above the scale)" * is_cut
-    heading = source.heading("convergence", tested=_tested(source), others=others)
+    heading = (
+        f"{capitalised(source.what)} by round, {source.subject}{_tested(source)}. "
+        f"Mean over {source.seeds_text}, bars: their range in the last round{others}."
+    )
     width = source.drawing.width
     height = 1.5 + 3.4 * style.LINE
     columns = min(len(panels), style.columns(width))

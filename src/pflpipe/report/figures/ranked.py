@@ -132,7 +132,11 @@ def ranks(source: Source) -> Figure:
         if len(numbers) > 1:
             parts.append((panel.title, numbers))
     source.require(bool(parts), f"two certified methods to rank, with {MIN_SEEDS} seeds")
-    heading = source.heading("ranks", level=_LEVEL)
+    heading = (
+        f"Rank by {source.what}, {source.subject}, of certified methods. Dot: rank of the mean; "
+        f"bar: the ranks in {_LEVEL} of resamplings of {source.seeds_text}, too short rather than "
+        "too long."
+    )
     figure, places = _dotted(source, parts, heading, "rank (1 = best)", sign=-1)
     for place in places:
         last = len(place.heights)
@@ -156,7 +160,11 @@ def soundness(source: Source) -> Figure:
         if differences:
             parts.append((panel.title, differences))
     source.require(bool(parts), "a method both as certified and as published")
-    heading = source.heading("soundness", level=_LEVEL)
+    heading = (
+        f"What soundness costs: {source.what} of a method as published, at the ε it claims, less "
+        f"that of its certified version; {source.subject}. Mean and {_LEVEL} interval over "
+        f"{source.seeds_text}."
+    )
     label, sign = f"{source.points} above certified", source.metric.sign
     figure, places = _dotted(source, parts, heading, label, sign=sign, zero=True)
     rows.same_scale(places)
@@ -176,7 +184,11 @@ def cost(source: Source) -> Figure:
     ]
     source.require(any(means), source.metric.heading)
     sign = source.metric.sign
-    heading = source.heading("cost")
+    heading = (
+        f"{capitalised(source.what)}, {source.subject}, and what it costs: MB that a client sends, "
+        f"seconds of training. Means over {source.seeds_text}. A cost is blue where no certified "
+        "method is better and no dearer."
+    )
     titles = [panel.title for panel in source.panels]
     worth = [{group: sign * mean for group, mean in part.items()} for part in means]
     blocks = [rows.ranked(source, *part) for part in zip(titles, worth, strict=True)]

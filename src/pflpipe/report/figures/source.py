@@ -16,9 +16,7 @@ from pflpipe.learning.metrics import Metric
 from pflpipe.methods import registry
 from pflpipe.report import comparison
 from pflpipe.report.comparison import MAIN, PLAIN, Group
-from pflpipe.report.sentences import capitalised
 from pflpipe.report.tidy import existing
-from pflpipe.report.words import WORDS
 from pflpipe.study.settings import NO_PRIVACY, describe, layout
 from pflpipe.study.study_spec import Drawing, Study
 
@@ -110,11 +108,6 @@ class Source:
             file = existing(self.results / "scores" / self.study.name / f"{cell.method}.csv")
             scores = pd.read_csv(file, usecols=["cell", "client", MAIN])
             yield cell.partition_id, scores[scores["cell"] == cell.id].set_index("client")[MAIN]
-
-    def heading(self, kind: str, **parts: str) -> str:
-        """Return the heading of a kind of figure, with a capital letter."""
-        known = {"what": self.what, "subject": self.subject, "seeds": self.seeds_text}
-        return capitalised(WORDS["headings"][kind].format(**known, **parts))
 
     def require(self, drawable: bool, what: str) -> None:
         """Raise DataError unless the study has what the figure shows."""
