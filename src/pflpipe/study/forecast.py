@@ -246,10 +246,17 @@ def before_training(
     from pflpipe.learning import networks, solvers
     from pflpipe.learning.task import Task
 
-    training, network = cell.training, networks.build(cell.model, shape, outputs)
-    names = "optimizer", "lr", "momentum", "weight_decay"
-    solver = solvers.Solver(*(getattr(training, name) for name in names))
-    of_run = network, plan, solver, training.local_epochs, frozenset[str](), solvers.minimize_loop
-    loss = losses.find(training.loss)
-    task = Task(*of_run, precision=training.precision, loss_function=loss)
+    training = cell.training
+    task = Task(
+        network=networks.build(cell.model, shape, outputs),
+        plan=plan,
+        solver=solvers.Solver(
+            training.optimizer, training.lr, training.momentum, training.weight_decay
+        ),
+        local_epochs=training.local_epochs,
+        departures=frozenset(),
+        minimize_on=solvers.minimize_loop,
+        precision=training.precision,
+        loss_function=losses.find(training.loss),
+    )
     return registry.of(cell).factory(**cell.hyperparameters), task
