@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import sys
+import typing
 from pathlib import Path
 from unittest import mock
 
@@ -291,7 +292,7 @@ def test_init_refuses_a_name_that_no_study_can_have(name, good, ran):
     assert "letters, digits and _" in ran("init", name, code=2).err
 
 
-@pytest.mark.parametrize("shell", cli.SHELLS)
+@pytest.mark.parametrize("shell", typing.get_args(cli.Shell))
 def test_every_shell_completes_commands_and_names_of_studies(shell, ran):
     printed = ran("completion", shell).out
     for word in ("validate", "compare", "ls studies"):

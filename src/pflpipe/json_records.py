@@ -42,7 +42,7 @@ def type_of(hint: Any) -> tuple[Any, Any, bool]:
         (hint,) = (part for part in typing.get_args(hint) if part is not types.NoneType)
         return (*type_of(hint)[:2], True)
     kind, inner = typing.get_origin(hint) or hint, typing.get_args(hint)
-    return kind, {tuple: inner[0], dict: inner[-1]}[kind] if inner else None, False
+    return kind, {tuple: inner[0], list: inner[0], dict: inner[-1]}[kind] if inner else None, False
 
 
 def to_json(value: Any) -> Any:

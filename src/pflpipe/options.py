@@ -34,6 +34,7 @@ _ACCEPTED: dict[type, Any] = {
     Path: (str, Path),
 }
 _FINITE = "a finite number"
+_ITEM = re.compile(r"    (\w+): (.*(?:\n {8}.*)*)\n?")
 BOUNDS: Mapping[str, tuple[str, str, Callable[[Any, Any], bool]]] = {
     "least": ("minimum", ">=", operator.ge),
     "above": ("exclusiveMinimum", ">", operator.gt),
@@ -123,7 +124,8 @@ def _declare(name: str, hint: Any, default: Any) -> Declared:
 
 def of_signature(signature: inspect.Signature) -> dict[str, Declared]:
     """Return the arguments of a function as options, by name. Their type is bool, int, float, str
-    or Literal; ``Annotated`` may add an Option."""
+    or Literal, and in a command line all that ``program.add_argument`` takes; ``Annotated`` may add
+    an Option."""
     given = signature.parameters.items()
     return {name: _declare(name, one.annotation, one.default) for name, one in given}
 
@@ -132,6 +134,13 @@ def blocks(kind: type) -> Mapping[str, type]:
     """Return the fields of a dataclass that are dataclasses themselves, by name."""
     hints = typing.get_type_hints(kind).items()
     return {n: h for n, h in hints if isinstance(h, type) and dataclasses.is_dataclass(h)}
+
+
+def items_of(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    """Yield the items of a list in a docstring, ``    name: text``, whose other lines are indented
+    further: name, text in one line, and its span in the docstring."""
+    for item in _ITEM.finditer(text):
+        yield item[1], " ".join(item[2].split()), item.span()
 
 
 def texts(kind: type) -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Start and end of a program: one line for a user's mistake, the exit code, and the resources
-used."""
+"""Start and end of a program: its command line, one line for a user's mistake, the exit code, and
+the resources used."""
 
 import argparse
+import dataclasses
 import inspect
 import os
 import pwd
@@ -10,13 +11,13 @@ import resource
 import sys
 import tempfile
 import time
-import types
-import typing
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from pflpipe import options
 from pflpipe.errors import ConfigError, PflpipeError
 from pflpipe.files import write_text
+from pflpipe.json_records import type_of
 
 MEASURES = "PFLPIPE_MEASURES"
 """Environment variable: file for the resources that a script used; if unset, none is written."""
@@ -42,23 +43,51 @@ def options_of(parser: argparse.ArgumentParser) -> list[str]:
     return ["--help", *re.findall(r"(?<![\w-])--?\w[\w-]*", parser.format_usage())]
 
 
+def add_argument(
+    parser: argparse.ArgumentParser,
+    item: options.Declared,
+    text: str = "",
+    *,
+    is_word: bool = False,
+) -> None:
+    """Add what is typed for a parameter of a function: ``--name`` with a value.
+
+    The value has the type of the annotation: ``str``, ``int``, ``float``, ``Path``, a ``NewType``
+    of text or a ``Literal``, one of these ``| None``, or a list or tuple of them, which takes
+    several words. A ``bool`` has no value. A parameter without a default is required.
+
+    Args:
+        text: its help.
+        is_word: whether the value stands alone, without ``--name``.
+    """
+    kind, inner, _ = type_of(item.type)
+    required = item.default in (dataclasses.MISSING, inspect.Parameter.empty)
+    how: dict[str, Any] = {"type": inner or kind, "choices": item.option.choices or None}
+    if kind is bool:
+        how = {"action": "store_true"}
+    elif kind in (list, tuple):
+        how["nargs"] = "*"
+    elif is_word and not required:
+        how["nargs"] = "?"
+    if not required:
+        how["default"] = item.default
+        if kind is not bool and item.default not in (None, "", ()):
+            text = "; ".join(filter(None, [text, "default: %(default)s"]))
+    if is_word:
+        parser.add_argument(item.name, help=text, **how)
+    else:
+        name = f"--{item.name.replace('_', '-')}"
+        parser.add_argument(name, required=required, help=text, **how)
+
+
 def run_step(step: Callable[..., None]) -> NoReturn:
     """Run a step of the workflow and exit as ``run_script`` does.
 
-    The command line follows from the signature of ``step``: ``--name`` for each parameter, with the
-    type of its annotation (``str``, ``int``, ``float`` or ``Path``, one of these ``| None``, or a
-    list of them, which takes several words). A parameter without a default is required.
+    The command line follows from the signature of ``step``: ``--name`` for each parameter.
     """
     parser = argparse.ArgumentParser(description=sys.modules[step.__module__].__doc__)
-    for name, parameter in inspect.signature(step, eval_str=True).parameters.items():
-        kind, options = parameter.annotation, dict[str, Any]()
-        if isinstance(kind, types.UnionType):  # Path | None
-            kind = typing.get_args(kind)[0]
-        if typing.get_origin(kind) is list:
-            kind, options["nargs"] = typing.get_args(kind)[0], "*"
-        required = parameter.default is inspect.Parameter.empty
-        options["default"] = None if required else parameter.default
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=required, **options)
+    for item in options.of_signature(inspect.signature(step, eval_str=True)).values():
+        add_argument(parser, item)
     arguments = vars(parser.parse_args())
     run_script(lambda: step(**arguments))
 

@@ -1,14 +1,12 @@
 """The console script ``pflpipe``. Heavy imports wait until a command needs them.
 
 A command is a function that returns the lines that it prints. Its signature and its docstring are
-its command line: parameters before the star are words, those behind it options, and a first
-sentence and ``Args`` are the help.
+its command line: parameters before the star are words, those behind it options, and its first
+sentence and ``Args`` are the help (``_add``). Help has no full stop.
 """
 
 import argparse
-import dataclasses
 import inspect
-import re
 import shlex
 import shutil
 import sys
@@ -17,26 +15,22 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NewType, NoReturn
 
+from pflpipe import options
 from pflpipe._version import __version__
 from pflpipe.errors import ConfigError, PflpipeError, check_known
-from pflpipe.program import Parser, options_of, run_script
+from pflpipe.program import Parser, add_argument, options_of, run_script
 
 if typing.TYPE_CHECKING:
     from pflpipe.study.config import Config
 
 Command = Callable[..., Iterable[str]]
+# What a word names, by which shells complete it (``_completion``).
 Study = NewType("Study", str)
-Table = NewType("Table", str)
+Side = NewType("Side", str)
+TableOrStudy = NewType("TableOrStudy", str)
 Method = NewType("Method", str)
 Dataset = NewType("Dataset", str)
-"""Names that shells complete."""
 Shell = Literal["bash", "zsh", "fish", "tcsh"]
-SHELLS: tuple[str, ...] = typing.get_args(Shell)
-_OWN = r"sed -n '/^datasets:/,/^[a-z]/s/^  \([a-z0-9_]*\):.*/\1/p' config.yaml 2>/dev/null"
-_STUDIES = (
-    "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'"
-)
-"""Commands that list names in a folder."""
 INSTALL = "pip install 'pflpipe[all]'"
 
 
@@ -68,7 +62,10 @@ def main() -> NoReturn:
 
 def _called(arguments: argparse.Namespace) -> Iterable[str]:
     """Call the command with its arguments and the settings of its config.yaml."""
-    given = dict(vars(arguments))
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value  # of several words
+        for name, value in vars(arguments).items()
+    }
     command: Command = given.pop("function")
     del given["command"]
     if "config" in given:
@@ -112,11 +109,13 @@ def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _add(commands: Any, function: Command) -> argparse.ArgumentParser:
-    """Add the command line of a function."""
-    from pflpipe import options
+    """Add the command line of a function.
 
+    ``config`` is the file of the settings that the function takes, and keywords without a name are
+    the fields of a ``Claim``.
+    """
     about, _, rest = inspect.cleandoc(function.__doc__ or "").partition("\n\nArgs:\n")
-    texts = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", rest, re.M))
+    texts = {name: text for name, text, _ in options.items_of(rest)}
     about = f"{about[:1].lower()}{about[1:]}".removesuffix(".")
     name = function.__name__.strip("_")
     parser: argparse.ArgumentParser = commands.add_parser(name, help=about, description=about)
@@ -131,42 +130,18 @@ def _add(commands: Any, function: Command) -> argparse.ArgumentParser:
 
             of_claim = options.texts(Claim)
             for field in options.declared(Claim).values():
-                _add_argument(parser, field, of_claim[field.name], is_word=False)
+                add_argument(parser, field, of_claim[field.name])
         else:
-            text = " ".join(texts.get(item.name, "").split()).removesuffix(".")
             is_word = kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-            _add_argument(parser, item, text, is_word=is_word)
+            add_argument(parser, item, texts.get(item.name, ""), is_word=is_word)
     return parser
-
-
-def _add_argument(parser: argparse.ArgumentParser, item: Any, text: str, *, is_word: bool) -> None:
-    """Add an argument or an option."""
-    from pflpipe.json_records import type_of
-
-    kind, inner, _ = type_of(item.type)
-    required = item.default in (dataclasses.MISSING, inspect.Parameter.empty)
-    how: dict[str, Any] = {"type": inner or kind, "choices": item.option.choices or None}
-    if kind is bool:
-        how = {"action": "store_true"}
-    elif kind is tuple:
-        how["nargs"] = "*"
-    elif is_word and not required:
-        how["nargs"] = "?"
-    if not required:
-        how["default"] = item.default
-        if item.default not in (None, False, "", ()):
-            text = "; ".join(filter(None, [text, "default: %(default)s"]))
-    if not is_word:
-        how["required"] = required
-    name = item.name if is_word else f"--{item.name.replace('_', '-')}"
-    parser.add_argument(name, help=text, **how)
 
 
 # ---------------------------------------------------------------- from rows to a verdict
 
 
 def _run(
-    what: Table,
+    what: TableOrStudy,
     *,
     user: str = "",
     label: str = "",
@@ -252,9 +227,9 @@ def _init(study: str | None = None, *, audit: bool = False) -> Iterator[str]:
 
     if audit:
         file = init.write_release(study or "my_release")
-        options = "--clients 10 --noise-multiplier 1 --delta 1e-5"
+        claim = "--clients 10 --noise-multiplier 1 --delta 1e-5"
         yield f"{file}: written"
-        yield f"next: {_typed('pflpipe')} audit {file}:release {options}"
+        yield f"next: {_typed('pflpipe')} audit {file}:release {claim}"
         return
     if study is None:
         raise ConfigError("init", got="no name", expected="a name for the study")
@@ -395,7 +370,7 @@ def _figures(
         yield f"{folder}/{drawing.name}.png, .svg, .pdf" + ", .txt" * bare
 
 
-def _compare(A: Study, B: Study, *, metric: str = "personal_own", config: "Config") -> list[str]:
+def _compare(A: Side, B: Side, *, metric: str = "personal_own", config: "Config") -> list[str]:
     """Compare two studies or two methods, with paired differences.
 
     Args:
@@ -512,11 +487,17 @@ def _completion(shell: Shell) -> Iterator[str]:
     from pflpipe.facts.datasets import DATASETS
     from pflpipe.methods.registry import NAMES
 
+    # Commands of the shell that list names.
+    studies = (
+        "ls studies studies/papers 2>/dev/null | sed -n 's/[.]yaml$//p' | grep -v '^paper_results$'"
+    )
+    own = r"sed -n '/^datasets:/,/^[a-z]/s/^  \([a-z0-9_]*\):.*/\1/p' config.yaml 2>/dev/null"
     listed: dict[Any, str] = {
-        Study: _STUDIES,
-        Table: f"{_STUDIES}; ls *.csv *.tsv *.parquet 2>/dev/null",
+        Study: studies,
+        Side: studies,
+        TableOrStudy: f"{studies}; ls *.csv *.tsv *.parquet 2>/dev/null",
         Method: f"echo {' '.join(NAMES)}",
-        Dataset: f"echo {' '.join(DATASETS)}; {_OWN}",
+        Dataset: f"echo {' '.join(DATASETS)}; {own}",
     }
     parser = _parser()
     for command in _commands(parser).values():

@@ -22,7 +22,7 @@ from pflpipe.code.dependencies import claim_of
 from pflpipe.facts.departures import DEPARTURES, OF_MESSAGES, WITHOUT_BOUND, WITHOUT_JOINT_CLIP
 from pflpipe.methods import plugins, registry, row_code
 from pflpipe.methods.registry import MethodInfo
-from pflpipe.options import Declared, bounds
+from pflpipe.options import Declared, bounds, items_of
 from pflpipe.report.templates import filled
 
 FORMULAS = {
@@ -43,7 +43,6 @@ _LACKS = {
     "items": "a network other than `embedding`: its data are no answers of people to items",
 }
 _CITATIONS = Path(registry.__file__).with_name("citations.bib")
-_ITEM = re.compile(r"    (\w+): (.*(?:\n {8}.*)*)\n?")
 
 
 @dataclass(frozen=True)
@@ -75,8 +74,7 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
     formulas: dict[str, str] = {}
     meanings: dict[str, tuple[str, str]] = {}
     ends: list[tuple[int, int]] = []
-    for item in _ITEM.finditer(header):
-        key, value = item[1], " ".join(item[2].split())
+    for key, value, span in items_of(header):
         if key in FORMULAS:
             formulas[key] = value
         elif key in knobs:
@@ -85,7 +83,7 @@ def header(name: str, source: str = "", knobs: typing.Collection[str] = ()) -> H
             meanings[key] = (meaning, origin) if value.endswith("]") else (value, "")
         else:
             continue
-        ends.append(item.span())
+        ends.append(span)
     if not ends:
         return Header(header, {}, {}, "")
     # The card's lines stand between the introduction and the notes.
