@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pflpipe.data import limits, texts
+from pflpipe.data import limits, vocabulary
 from pflpipe.data.contract import NO_VALUE, RowsWarning
 from pflpipe.data.texts import Tokens
 from pflpipe.errors import DataError, Problems, counted, nearest
@@ -187,22 +187,22 @@ class Layout:
             yield _Feature(absent[:, None], f"{name} missing")
 
     def _of_text(self, name: str, column: pd.Series) -> _Feature:
-        declared, given = self.texts[name], list(spelled(column))
+        declared, texts = self.texts[name], list(spelled(column))
         width = declared if isinstance(declared, int) else Tokens(declared, 1).size
-        limits.check(8 * width * len(given), f"{width} features of {name}")
+        limits.check(8 * width * len(texts), f"{width} features of {name}")
         if not isinstance(declared, int):
-            return _Feature(Tokens(declared, 1).present(given), f"{name} (words of {width - 2})")
+            return _Feature(Tokens(declared, 1).present(texts), f"{name} (words of {width - 2})")
         from sklearn.feature_extraction.text import HashingVectorizer  # late: it takes a second
 
         # A text has length 1. Nothing is fitted: a word has the same place in every table.
-        hashed = HashingVectorizer(n_features=width).transform(given).toarray()
+        hashed = HashingVectorizer(n_features=width).transform(texts).toarray()
         return _Feature(hashed, f"{name} (words hashed to {width})")
 
     def _of_words(self, name: str, words: np.ndarray, absent: np.ndarray, rule: Any) -> _Feature:
         declared, key = self.vocabularies[name], f"vocabularies.{name}"
         is_value = rule is not None and rule not in (*FITTED, INDICATOR)
         instead = str(rule if is_value else declared[0])
-        places = texts.number(np.where(absent, instead, words), declared, key)
+        places = vocabulary.number(np.where(absent, instead, words), declared, key)
         one_hot = self.encoding == "one_hot"
         values = np.eye(len(declared))[places] if one_hot else places[:, None].astype(float)
         if not is_value:
@@ -292,7 +292,7 @@ def require_column(table: pd.DataFrame, name: str) -> None:
     if name not in table.columns:
         known = nearest(name, map(str, table.columns))
         if known.startswith("known") and len(table.columns) > _MOST_SHOWN:
-            known = f"known: {some(map(texts.short, table.columns))}"
+            known = f"known: {some(map(vocabulary.short, table.columns))}"
         if name in table.index.names:
             known = "it is the index: give table.reset_index()"
         raise DataError(f"no column {name!r}", do=known)
@@ -304,7 +304,7 @@ def require(wrong: np.ndarray, column: pd.Series, expected: str, do: str) -> Non
         row = int(np.argmax(wrong))
         value = "" if pd.isna(column.iloc[row]) else str(column.iloc[row]).strip()
         where = f"{counted(wrong.sum(), 'row')}, the first {row}"
-        got = f"{texts.short(value) or 'no value'} in {where}"
+        got = f"{vocabulary.short(value) or 'no value'} in {where}"
         raise DataError(
             f"column {column.name!r}", got=got, expected=f"{expected} in every row", do=do
         )
@@ -417,7 +417,7 @@ def _refuse_text(
 ) -> None:
     """Raise DataError that shows what can be declared of columns of text, and add the missing
     values of those of few words to ``holes``."""
-    dates, free, words = [], [], []
+    dates, texts, words = [], [], []
     for column in columns:
         name = str(column.name)
         _require_plain(column, f"write exclude: [{name}]", _NESTED)
@@ -429,13 +429,13 @@ def _refuse_text(
         require(written & (written | absent).all(), column, "a number such as 1234.5", do)
         if all(DATE.fullmatch(word) for word in distinct):
             dates.append(f"{name}: [year, month, weekday]")
-        elif len(distinct) > texts.MOST_LISTED:
-            free.append(f"{name}: 64")
+        elif len(distinct) > vocabulary.MOST_LISTED:
+            texts.append(f"{name}: 64")
         else:
-            words.append(f"{name}: {texts.listed(distinct)}")
+            words.append(f"{name}: {vocabulary.listed(distinct)}")
             if absent.any():
                 holes[name] = absent, MOST_FREQUENT
-    ways = {"vocabularies": words, "dates": dates, "texts": free}
+    ways = {"vocabularies": words, "dates": dates, "texts": texts}
     write = (f"{key}: {{{', '.join(lines[:_MOST_SHOWN])}}}" for key, lines in ways.items() if lines)
     names = [str(column.name) for column in columns]
     what = f"columns of text without a vocabulary: {some(names)}"

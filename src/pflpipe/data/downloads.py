@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from pflpipe.code import guard
-from pflpipe.data import answers, blocks, client_files, panels
+from pflpipe.data import answers, blocks, leaf, panels, tff
 from pflpipe.errors import DataError
 
 # After so many seconds without a byte the network counts as absent.
@@ -409,9 +409,9 @@ def _unpack_femnist(archive: Path, folder: Path) -> None:
 def _read_femnist(root: Path) -> Raw:
     def read(file: Path) -> blocks.Part:
         if file.suffix == ".json":
-            return client_files.read_leaf(file, FEMNIST_CLASSES, _bright_ink)
+            return leaf.read(file, FEMNIST_CLASSES, _bright_ink)
         keys = {"example": "pixels", "label": "label"}
-        return client_files.read_tff(file, **keys, classes=FEMNIST_CLASSES, stored=_bright_ink)
+        return tff.read(file, **keys, classes=FEMNIST_CLASSES, stored=_bright_ink)
 
     raw: Raw = {}
     for part, files in zip(("train", "test"), _femnist_files(root), strict=True):

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from pflpipe.code import guard
-from pflpipe.data import limits, texts
+from pflpipe.data import limits, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.data.contract import RowsWarning
 from pflpipe.errors import DataError, located
@@ -44,7 +44,7 @@ def read(
     files, unread = _listed(folder)
     words = np.array([path.parent.name for path in files])
     with located(str(folder)):
-        labels = texts.number(words, classes, "classes")
+        labels = vocabulary.number(words, classes, "classes")
     seen = Counter[str]()
     first = _pixels(files[0], size, channels, Counter())
     limits.check(len(files) * first.size, str(folder))

@@ -127,14 +127,10 @@ def _check(dataset: str, block: Mapping[str, Any]) -> None:
 def _arrays(block: Mapping[str, Any], downloads: Path) -> tuple[dict[str, np.ndarray], list[Part]]:
     """Return the arrays that ``datasets.arrays_from`` takes, and what was read of each side."""
     # Late: a named data set needs no pandas.
-    from pflpipe.data import client_files, columns, pictures, tables
+    from pflpipe.data import columns, leaf, pictures, tables, tff
 
-    readers: dict[str, Callable[..., Part]] = {
-        blocks.LEAF: client_files.read_leaf,
-        blocks.TFF: client_files.read_tff,
-        "folder": pictures.read,
-    }
-    read: Callable[..., Part] = readers.get(blocks.kind(block), tables.read)
+    readers: dict[str, Any] = {blocks.LEAF: leaf, blocks.TFF: tff, "folder": pictures}
+    read: Callable[..., Part] = readers.get(blocks.kind(block), tables).read
     of_hub = (blocks.HUB, "revision", "config", "split")
     of_no_reader = ("file", "folder", "test", "unit", "ids", *of_hub)
     layout = {key: value for key, value in block.items() if key not in of_no_reader}

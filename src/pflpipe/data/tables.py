@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from pflpipe.code import guard
-from pflpipe.data import columns, limits, texts
+from pflpipe.data import columns, limits, texts, vocabulary
 from pflpipe.data.blocks import Part
 from pflpipe.data.contract import RowsWarning
 from pflpipe.errors import DataError, Problems, located
@@ -157,7 +157,7 @@ def _check_lines(path: Path, separator: str, text: str | None) -> str:
 def _require_once(names: Iterable[str]) -> None:
     for name, count in Counter(names).items():
         do = "give each column a name of its own"
-        what = f"{count} columns have the name {texts.short(name)!r}"
+        what = f"{count} columns have the name {vocabulary.short(name)!r}"
         DataError.unless(count == 1, what, do=do)
 
 
@@ -214,7 +214,7 @@ def arrays(
             labels = columns.numbers(table[target], ranges.get(target)).astype(np.float32)
             note = f"{note}; target {columns.ranged(target, ranges.get(target))}"
         elif label is not None:
-            labels = texts.number(columns.text(table[label]), classes, "classes")
+            labels = vocabulary.number(columns.text(table[label]), classes, "classes")
             note = f"{note}; label {label}"
     if text is None:
         rows, words, named, fill = columns.Layout(**layout).of(table, own, problems)
