@@ -39,8 +39,8 @@ def years(units: panels.Units, user: str, outcome: str, **others: float) -> pd.D
     return table.assign(**{user: [7, 7, 7, 9], outcome: [0, 3, 1, 0]}, **others)
 
 
-RAND = years(panels.YEARS["randhie"]["features"], "zper", "mdvis", ghindx=np.nan, binexp=1)
-RWM = years(panels.YEARS["rwm5yr"]["features"], "id", "docvis", hospvis=1)
+RAND = years(panels.YEARS["randhie"].units, "zper", "mdvis", ghindx=np.nan, binexp=1)
+RWM = years(panels.YEARS["rwm5yr"].units, "id", "docvis", hospvis=1)
 TABLES = {"nafld": nafld()}
 TABLES |= {"randhie": {"sampleSelection/RandHIE": RAND}, "rwm5yr": {"COUNT/rwm5yr": RWM}}
 

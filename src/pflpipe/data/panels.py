@@ -9,10 +9,10 @@ be a release without noise.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,13 +23,74 @@ ABOVE = {"hdl": 50.0, "sbp": 130.0, "fib4": 1.3}
 """Measurement of nafld -> the public threshold: mg/dl, mmHg, and FIB-4's lower cut-off."""
 LEAST_ROWS = 15
 
-Units = Mapping[str, Sequence[float]]
+Units = Mapping[str, tuple[float, float]]
 """Column -> what is subtracted, and what then divides."""
-YEARS: Mapping[str, dict[str, Any]] = json.loads(
-    Path(__file__).with_name("panels.json").read_text(encoding="utf-8")
-)
-"""Panel of years -> its table, its columns of people and of visits to a physician, and the units of
-its features with what they are measured in."""
+
+FLAG = (0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Years:
+    """A panel whose rows are years of people.
+
+    Attributes:
+        table: the pickled table, in the folder of tables.
+        person: its column of people.
+        visits: its column of the number of visits to a physician in the year.
+        units: of its features.
+    """
+
+    table: str
+    person: str
+    visits: str
+    units: Units
+
+
+YEARS = {
+    "randhie": Years(
+        table="sampleSelection/RandHIE",
+        person="zper",
+        visits="mdvis",
+        units={
+            "tookphys": FLAG,
+            "black": FLAG,
+            "female": FLAG,
+            "physlm": FLAG,
+            "child": FLAG,
+            "fchild": FLAG,
+            "idp": FLAG,
+            "hlthg": FLAG,
+            "hlthf": FLAG,
+            "hlthp": FLAG,
+            "year": (3, 2),
+            "coins": (0, 100),  # percent
+            "xage": (25, 20),  # years
+            "linc": (9, 1),  # log of dollars
+            "lnum": (1, 1),  # log of people
+            "mhi": (75, 25),  # of 100
+            "xghindx": (75, 25),  # of 100
+            "disea": (10, 10),
+            "lpi": (5, 5),  # log of dollars
+            "fmde": (4, 4),  # log of dollars
+        },
+    ),
+    "rwm5yr": Years(
+        table="COUNT/rwm5yr",
+        person="id",
+        visits="docvis",
+        units={
+            "outwork": FLAG,
+            "female": FLAG,
+            "married": FLAG,
+            "kids": FLAG,
+            "self": FLAG,
+            "year": (1986, 2),
+            "age": (45, 10),  # years
+            "hhninc": (3, 3),  # thousands of marks a month
+            "educ": (11, 3),  # years
+        },
+    ),
+}
 
 
 def read_nafld(folder: Path) -> dict[str, np.ndarray]:
@@ -53,7 +114,7 @@ def read_nafld(folder: Path) -> dict[str, np.ndarray]:
     rows = rows.merge(people, on="id", validate="many_to_one")
     rows = rows[rows.groupby("id")["id"].transform("size") >= LEAST_ROWS]
     kinds = [(rows["test"] == kind).to_numpy(np.float32) for kind in ABOVE]
-    features = np.column_stack([*kinds, _scaled(rows, {"age": (50, 20), "male": (0, 1)})])
+    features = np.column_stack([*kinds, _scaled(rows, {"age": (50, 20), "male": FLAG})])
     return _rows(features, rows["value"] > rows["test"].map(ABOVE), rows["id"])
 
 
@@ -71,10 +132,9 @@ def read_years(folder: Path, panel: str) -> dict[str, np.ndarray]:
         folder: the pickled tables RandHIE of sampleSelection and rwm5yr of COUNT.
         panel: a key of ``YEARS``.
     """
-    about = YEARS[panel]
-    person, visits, units = about["person"], about["visits"], about["features"]
-    rows = _table(folder / about["table"], [person, visits, *units])
-    return _rows(_scaled(rows, units), rows[visits] > 0, rows[person])
+    years = YEARS[panel]
+    rows = _table(folder / years.table, [years.person, years.visits, *years.units])
+    return _rows(_scaled(rows, years.units), rows[years.visits] > 0, rows[years.person])
 
 
 def _table(path: Path, columns: list[str]) -> pd.DataFrame:
