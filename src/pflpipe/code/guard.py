@@ -4,7 +4,6 @@ restored."""
 import contextlib
 import functools
 import importlib
-import json
 import operator
 import os
 import signal
@@ -12,7 +11,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
@@ -20,12 +18,31 @@ from pflpipe.errors import ConfigError, DataError, PflpipeError, PrivacyError
 _Part = tuple[Callable[[], Any], Callable[[Any], object]]
 """How a part of the state of this process is read, and how it is written."""
 _SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE
-_SWITCHES: dict[str, list[str]] = json.loads(
-    Path(__file__).with_name("torch_switches.json").read_text(encoding="utf-8")
+# Of torch: getters and setters, then attributes. The order matters: the old interface of precision
+# (matmul_precision, allow_tf32) also changes the new one that follows, and a backend's precision
+# that of its layers.
+_TORCH_VALUES = (
+    "float32_matmul_precision",
+    "default_dtype",
+    "deterministic_debug_mode",
+    "num_threads",
 )
-"""Torch's defaults with a getter and a setter, then its attributes. The old interface of precision
-(matmul_precision, allow_tf32) also changes the new one that follows, and a backend's precision that
-of its layers."""
+_TORCH_FLAGS = (
+    "backends.cuda.matmul.allow_tf32",
+    "backends.cudnn.allow_tf32",
+    "backends.fp32_precision",
+    "backends.cuda.matmul.fp32_precision",
+    "backends.cudnn.fp32_precision",
+    "backends.cudnn.conv.fp32_precision",
+    "backends.cudnn.rnn.fp32_precision",
+    "backends.mkldnn.fp32_precision",
+    "backends.mkldnn.conv.fp32_precision",
+    "backends.mkldnn.rnn.fp32_precision",
+    "backends.mkldnn.matmul.fp32_precision",
+    "backends.cudnn.enabled",
+    "backends.cudnn.benchmark",
+    "backends.cudnn.deterministic",
+)
 
 
 @contextlib.contextmanager
@@ -135,9 +152,9 @@ def _of_torch() -> list[_Part]:
     bind = functools.partial
     parts: list[_Part] = []
     torch = importlib.import_module("torch")
-    for name in _SWITCHES["set_by_function"]:
+    for name in _TORCH_VALUES:
         parts.append((bind(_read, getattr(torch, f"get_{name}")), getattr(torch, f"set_{name}")))
-    for name in _SWITCHES["attributes"]:
+    for name in _TORCH_FLAGS:
         owner, _, flag = name.rpartition(".")
         holder = operator.attrgetter(owner)(torch)
         parts.append((bind(_read, getattr, holder, flag), bind(setattr, holder, flag)))

@@ -8,7 +8,6 @@ no epsilon covers it.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import unicodedata
@@ -17,8 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -37,11 +34,15 @@ _NOBODY = re.compile(
     r"|(sub|grand )?total|sum|mean|average"  # a row that others have made
 )
 """What files have in place of the id of one person, in small letters."""
-_WORDS: dict[str, Any] = json.loads(
-    Path(__file__).with_name("contract.json").read_text(encoding="utf-8")
+STANDARDISED = (
+    "every feature has mean 0 and deviation 1 over all rows: statistics of private rows have made "
+    "them, one client's rows move those of all others, and no epsilon covers that; scale features "
+    "by constants"
 )
-STANDARDISED: str = _WORDS["standardised"]
-AS_WRITTEN: str = _WORDS["as_written"]
+AS_WRITTEN = (
+    "ids count as they are written (ids: exact), also those that could be one person's or "
+    "nobody's: for a person with two ids the epsilon is that of a group of two"
+)
 _ROWS, _OTHERS = 15, 5
 """Fewest rows, and rows without the commonest value, with which a relation that holds for all is
 hardly chance."""
@@ -237,7 +238,7 @@ def _check_people(
 
 def _check_columns(columns: Columns, lines: list[str], warned: list[str]) -> None:
     """Find columns that say the label, the person or the row, are constant or are rounded."""
-    found: dict[str, list[str]] = {kind: [] for kind in (*_WORDS["warnings"], *_WORDS["lines"])}
+    found: dict[str, list[str]] = {kind: [] for kind in _WARNINGS | _LINES}
     labels = columns.labels.reshape(len(columns.labels), -1).T
     if all(len(np.unique(numbers)) == 1 for numbers in labels):
         warned.append("all rows have the same label: no accuracy says that anything was learned")
@@ -263,9 +264,22 @@ def _check_columns(columns: Columns, lines: list[str], warned: list[str]) -> Non
             found["person" if names_ids or is_dense else "own"].append(name)
     for kind, names in found.items():
         if names:
-            of_kind, told = ("lines", lines) if kind in _WORDS["lines"] else ("warnings", warned)
+            told, text = (lines, _LINES) if kind in _LINES else (warned, _WARNINGS)
             more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-            told.append(_WORDS[of_kind][kind].format(", ".join([*names[:_SHOWN], *more])))
+            told.append(text[kind].format(", ".join([*names[:_SHOWN], *more])))
+
+
+_WARNINGS = {
+    "label": "the label follows from {} alone: leave out what is not known before it",
+    "person": "each person has a value of {} of its own: leave out ids",
+    "row": "every row has another whole number in {}: leave out ids and numbers of rows",
+    "rounded": "float32 rounds whole numbers of {}: write ranges, or subtract a constant",
+}
+_LINES = {
+    "constant": "constant: {}",
+    "unique": "another whole number in every row: {}",
+    "own": "another whole number for every person: {}",
+}
 
 
 def _are_standardised(train: np.ndarray, test: np.ndarray) -> bool:
