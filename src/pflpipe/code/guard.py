@@ -1,5 +1,5 @@
-"""Calls of a user's code: its exceptions become one line, and what it changes in this process is
-restored."""
+"""Calls of code that is not of this package: exceptions of a user's code, and of libraries that
+read a user's files, become one line, and what a user's code changes in this process is restored."""
 
 import contextlib
 import functools
@@ -45,6 +45,11 @@ _TORCH_FLAGS = (
 )
 
 
+def described(problem: BaseException) -> str:
+    """Return class and message of an exception of such code, as one line."""
+    return " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+
+
 @contextlib.contextmanager
 def in_one_line(
     location: str, path: str = "", error: type[PflpipeError] = ConfigError
@@ -72,20 +77,24 @@ def one_line(location: str, path: str, error: type[PflpipeError]) -> Iterator[No
 @contextlib.contextmanager
 def foreign(
     what: str,
+    *,
     expected: str = "",
     do: str = "",
-    told: Callable[[Exception], str] | None = None,
+    told: Callable[[Exception], str] = described,
 ) -> Iterator[None]:
     """Turn an exception of the system or of a library into a DataError: libraries have a dozen for
-    a damaged file, and no common base. ``told`` returns what is said of it, by default
-    ``described``."""
+    a damaged file, and no common base.
+
+    Args:
+        what, expected, do: parts of the message, as ``DataError`` takes them.
+        told: what is said of the exception.
+    """
     try:
         yield
     except PflpipeError:
         raise
     except Exception as problem:
-        got = (told or described)(problem)
-        raise DataError(what, got=got, expected=expected, do=do) from problem
+        raise DataError(what, got=told(problem), expected=expected, do=do) from problem
 
 
 @contextlib.contextmanager
@@ -172,8 +181,3 @@ def _read(getter: Callable[..., Any], *given: Any) -> Any:
         return getter(*given)
     except RuntimeError:
         return None
-
-
-def described(problem: BaseException) -> str:
-    """Return class and message of an exception of the user's code, as one line."""
-    return " ".join(f"{type(problem).__name__}: {problem}".split())[:300]

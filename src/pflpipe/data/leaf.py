@@ -45,7 +45,7 @@ def read(
     users: list[str] = []
     expected = "LEAF's users, and user_data with x of equally many numbers and y for each"
     do = "for x of text write tokens, vocabulary and length (docs/own_files.md)"
-    with guard.foreign(f"{path} cannot be read", expected, do):
+    with guard.foreign(f"{path} cannot be read", expected=expected, do=do):
         text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text, object_pairs_hook=_once)
         _once([(str(user), ()) for user in content["users"]])

@@ -61,8 +61,10 @@ class Split:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Split:
         """Read what ``save`` wrote; DataError when the file is missing or damaged."""
-        reader = guard.foreign(f"{path} cannot be read", do=AGAIN, told=str)
-        with reader, np.load(path, allow_pickle=False) as bundle:
+        with (
+            guard.foreign(f"{path} cannot be read", do=AGAIN, told=str),
+            np.load(path, allow_pickle=False) as bundle,
+        ):
             split = _unpacked(bundle, "")
             if "new_train_index" not in bundle:
                 return split

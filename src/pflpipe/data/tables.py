@@ -73,11 +73,12 @@ def of_hub(block: Mapping[str, Any], split: str, cache: Path) -> Any:
     Raises:
         DataError: the library is not installed, or the data set cannot be read or is too large.
     """
-    place, do = f"hub: {block['hub']}", "pip install 'datasets>=4'"
+    place = f"hub: {block['hub']}"
     try:
         datasets = importlib.import_module("datasets")  # no part of pflpipe[all]
     except ImportError:
-        raise DataError(place, got="no Python package datasets", do=do) from None
+        install = "pip install 'datasets>=4'"
+        raise DataError(place, got="no Python package datasets", do=install) from None
     do = "mend hub, revision, config and split, or give the folder of a copy"
     with guard.foreign(f"{place}, split {split}, cannot be read", do=do):
         table = datasets.load_dataset(

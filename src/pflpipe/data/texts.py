@@ -111,7 +111,8 @@ class Tokens:
         """
         if not isinstance(self.vocabulary, str):
             return [str(word) for word in self.vocabulary]
-        with guard.foreign(f"vocabulary {self.vocabulary}", "text with a token in each line"):
+        expected = "text with a token in each line"
+        with guard.foreign(f"vocabulary {self.vocabulary}", expected=expected):
             text = Path(self.vocabulary).read_text(encoding="utf-8")
         # Not splitlines: a character of a vocabulary may be another separator of lines.
         return text.removesuffix("\n").split("\n")

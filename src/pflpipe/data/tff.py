@@ -49,7 +49,7 @@ def read(
     found, labelled = [], []
     expected = f"HDF5 with examples/<client>/{' and /'.join(keys)}, {what} of one shape"
     do = "for texts write text, tokens, vocabulary and length (docs/own_files.md)"
-    with guard.foreign(f"{path} cannot be read", expected, do):
+    with guard.foreign(f"{path} cannot be read", expected=expected, do=do):
         with h5py.File(path, "r") as file:
             clients = file["examples"]
             # A compressed file is smaller than what it holds.
@@ -86,5 +86,5 @@ def read(
 
 
 def _decoded(words: np.ndarray) -> np.ndarray:
-    with guard.foreign("text", "UTF-8"):
+    with guard.foreign("text", expected="UTF-8"):
         return np.array([word.decode() for word in words])
