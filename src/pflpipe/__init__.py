@@ -20,8 +20,11 @@ from pflpipe._version import __version__ as __version__
 # (simulation/clients.py).
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
+# The library lazy_loader reads only stubs with relative imports, and code/meaning.py follows only
+# absolute ones.
 _STUB = Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8")
-_HOME = {name: home for home, name in re.findall(r"^from (\S+) import (\w+) as", _STUB, re.M)}
+_IMPORT = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
+_HOME = {name: home for home, name in _IMPORT.findall(_STUB)}
 """Public name -> its module, as the stub beside this file says."""
 
 __all__ = [*_HOME]
