@@ -234,10 +234,10 @@ def check(block: Any, location: str, error: type[PflpipeError] = ConfigError) ->
     Args:
         block: a dataclass with options.
         location: start of error messages (``"partition"``).
-        error: another kind of error, which is the first one alone.
+        error: the kind that is raised. A kind besides ConfigError tells the first problem alone.
 
     Raises:
-        PflpipeError: all errors of the block.
+        PflpipeError: all errors of the block, or the first one as ``error``.
     """
     problems = Problems()
     for name, item in declared(type(block)).items():
@@ -269,7 +269,9 @@ def check(block: Any, location: str, error: type[PflpipeError] = ConfigError) ->
     try:
         problems.stop()
     except ConfigError as found:
-        raise found if error is ConfigError else error(str(found.all[0])) from None
+        if error is ConfigError:
+            raise
+        raise error(str(found.all[0])) from None
 
 
 def check_value(value: Any, item: Declared, location: str) -> None:

@@ -48,12 +48,14 @@ class Names(NamedTuple):
     def of(cls, schema: Mapping[str, Any]) -> Names:
         """Return the names of a schema."""
         lists = schema["$defs"]
-        found: dict[str, Any] = {
-            name: frozenset(lists[name].get("enum", ())) for name in cls._fields
-        }
         published = lists["published"]["properties"]
-        found["published"] = {name: frozenset(one["enum"]) for name, one in published.items()}
-        return cls(**found)
+        return cls(
+            certified=frozenset(lists["certified"]["enum"]),
+            others=frozenset(lists["others"]["enum"]),
+            scaled=frozenset(lists["scaled"]["enum"]),
+            published={name: frozenset(one["enum"]) for name, one in published.items()},
+            measured=frozenset(lists["measured"]["enum"]),
+        )
 
 
 def contradictions(row: dict[str, Any], names: Names) -> Iterator[str]:
@@ -107,8 +109,10 @@ def _code(row: dict[str, Any]) -> Iterator[str]:
     for part in row["code"]:
         kind, name = part["kind"], part["name"]
         found[kind].append(name)
-        of_rows = {"data": name != READER, "metric": ".py:" in name}
-        is_theirs = of_rows.get(kind, kind in theirs)
+        is_theirs = {
+            "data": name != READER,
+            "metric": ".py:" in name,
+        }.get(kind, kind in theirs)
         if part["touches"] != TOUCHES[kind]:
             yield f"code: {kind} {name} touches {TOUCHES[kind]}"
         if part["package"] == is_theirs:

@@ -77,15 +77,15 @@ def check(
     def refuse(key: str, got: object, expected: str, do: str = "") -> NoReturn:
         raise DataError(f"{location}.{key}", got=got, expected=expected, do=do)
 
-    def settle(fits: bool, key: str, got: object, expected: str) -> None:
+    def require(fits: bool, key: str, got: object, expected: str) -> None:
         ConfigError.unless(fits, f"{location}.{key}", got, expected)
 
     got = f"{p.kind}, with labels that are real numbers"
     fits = classes > 0 or p.kind in ("natural", "iid")
-    settle(fits, "kind", got, "natural or iid, which need no classes")
-    settle(classes > 0 or not p.shifted, "shifted", p.shifted, "0, as labels are real numbers")
+    require(fits, "kind", got, "natural or iid, which need no classes")
+    require(classes > 0 or not p.shifted, "shifted", p.shifted, "0, as labels are real numbers")
     held, expected = p.classes_per_client, f"1 to {classes}, the data set's classes"
-    settle(held is None or held <= classes, "classes_per_client", held, expected)
+    require(held is None or held <= classes, "classes_per_client", held, expected)
     check_users(p, users is not None, location)
     if p.kind != "natural":
         got = f"{_count(p)} clients with min_size {p.min_size}"
