@@ -48,14 +48,14 @@ class Finding(NamedTuple):
         return ": ".join(filter(None, self))
 
 
-_LISTS: dict[str, list[str]] = json.loads(
-    Path(__file__).with_name("unchecked.json").read_text(encoding="utf-8")
+_REACH: dict[str, list[str]] = json.loads(
+    Path(__file__).with_name("reach.json").read_text(encoding="utf-8")
 )
-SETTINGS = tuple(_LISTS["settings"])
+SETTINGS = tuple(_REACH["checked_settings"])
 """The settings on which something else in a file depends, which can therefore be checked."""
-OF_FILES = tuple(_LISTS["files"])
+OF_FILES = tuple(_REACH["unchecked_of_files"])
 """What a file alone cannot check of all rows together."""
-UNCHECKED = tuple(_LISTS["rows"])
+UNCHECKED = tuple(_REACH["unchecked_of_rows"])
 """What a file alone cannot check in rows, some of it in some rows only, besides settings that are
 not in ``SETTINGS``. A test holds both against what is refuted."""
 

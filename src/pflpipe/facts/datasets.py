@@ -14,7 +14,9 @@ class DatasetInfo:
         classes: number of classes K.
         train_size: number of training examples.
         image_shape: (H, W, C), or (D,) of float features.
-        mean, std: per-channel (or one for all) constants of ``normalise``, on the scale 0..1.
+        mean, std: per-channel (or one for all) constants of ``normalise``, on the scale 0..1: of
+            CIFAR-10, SVHN and FEMNIST as the compared papers' codes have them; otherwise they map
+            [0, 1] to [-1, 1].
         needs_network: whether the files must be fetched, if nobody laid them out.
         users: number of user ids, or None.
         collection: what its images were taken from, where other named data sets may have the same.
@@ -35,12 +37,14 @@ DRAWN = "dead_leaves"
 
 
 def _info(known: dict[str, Any]) -> DatasetInfo:
-    for name, value in known.items():
-        known[name] = tuple(value) if isinstance(value, list) else value
-    return DatasetInfo(**known)
+    fields = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in known.items()
+    }
+    return DatasetInfo(**fields)
 
 
-_TABLE = Path(__file__).with_name("datasets.json").read_text(encoding="utf-8")
-DATASETS: dict[str, DatasetInfo] = {n: _info(known) for n, known in json.loads(_TABLE).items()}
-"""Name -> what is known. Constants: CIFAR-10, SVHN and FEMNIST as the compared papers' codes have
-them; otherwise [0, 1] is mapped to [-1, 1]."""
+_KNOWN: dict[str, dict[str, Any]] = json.loads(
+    Path(__file__).with_name("datasets.json").read_text(encoding="utf-8")
+)
+DATASETS = {name: _info(known) for name, known in _KNOWN.items()}
+"""Name -> what is known."""
