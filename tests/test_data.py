@@ -316,6 +316,17 @@ def test_damaged_originals_are_named(dataset, form, monkeypatch, no_network):
     assert_refused(rf"{dataset}: .*(damaged|cannot be read).*remove", dataset)
 
 
+def test_what_the_reader_of_an_original_says_is_told_whole(tmp_path):
+    said = "torn " * 70
+
+    def read(root: Path) -> downloads.Raw:
+        raise ValueError(said)
+
+    original = downloads.Original((), unpacked=Path.is_dir, read=read, layout="rows.bin")
+    with pytest.raises(DataError, match=f"got 'ValueError: {said}'; expected rows.bin"):
+        downloads.obtained("mine", original, tmp_path, tmp_path, may_download=False)
+
+
 def test_a_folder_that_cannot_be_written_is_named():
     DOWN.write_text("")
     assert_refused("cannot be written to", "mnist")

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from called import called
-from pflpipe.data import understood
-from pflpipe.errors import PflpipeError
+from pflpipe.data import columns, understood
+from pflpipe.errors import DataError, PflpipeError
 from pflpipe.pipeline import project, run
 from pflpipe.study import config, init
 from pflpipe.study.load import load_outline
@@ -55,7 +55,7 @@ def block_of(frame: pd.DataFrame, label: str, user: str = "who") -> dict[str, An
 
 def test_columns_are_taken_for_what_they_look_like():
     rows = range(60)
-    columns = {
+    given = {
         "who": [f"p{row % 6}" for row in rows],
         "row_id": rows,
         "age": ["", *range(20, 79)],
@@ -65,7 +65,7 @@ def test_columns_are_taken_for_what_they_look_like():
         "y": ["no", "yes"] * 30,
         "dose": [f"{row / 7:.2f}" for row in rows],
     }
-    frame = pd.DataFrame(columns).astype(str)
+    frame = pd.DataFrame(given).astype(str)
     found = block_of(frame, "y")
     assert (found["unit"], found["classes"], found["exclude"]) == ("who", ["no", "yes"], ["row_id"])
     assert found["vocabularies"] == {"city": ["Oslo", "Rome"]}
@@ -79,6 +79,24 @@ def test_columns_are_taken_for_what_they_look_like():
     few, more = (frame.assign(y=[str(row % values) for row in rows]) for values in (20, 21))
     assert len(block_of(few, "y")["classes"]) == 20
     assert block_of(more, "y")["target"] == "y"
+
+
+SPELLINGS = {"1e3": True, "+5": True, ".5": True, "007": True}
+SPELLINGS |= dict.fromkeys(("1_000", "1 000", "1,5", "0x10", "\u0661\u0662", "inf"), False)
+"""A word -> whether it is a number; the fifth of the others is 12 in Arabic digits."""
+
+
+@pytest.mark.parametrize("word", SPELLINGS)
+def test_a_number_is_what_the_reader_of_tables_takes_for_one(word):
+    given = {"who": ["p0", "p1"] * 30, "x": [word] * 60, "y": ["no", "yes"] * 30}
+    frame = pd.DataFrame(given)
+    is_number = SPELLINGS[word]
+    assert ("x" in block_of(frame, "y").get("ranges", {})) == is_number
+    if is_number:
+        columns.numbers(frame["x"])
+    else:
+        with pytest.raises(DataError, match="column 'x'"):
+            columns.numbers(frame["x"])
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import pflpipe
 import tabled
 import warm
 from called import called
-from pflpipe.data import datasets, pfllib, sources
+from pflpipe.data import datasets, pfllib, sources, texts
 from pflpipe.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -190,6 +190,13 @@ def test_arrays_of_tokens_are_checked(changes, words):
     assert (made.train_images.dtype, made.vocabulary) == (np.int32, 4)
     with pytest.raises(DataError, match=words):
         datasets.arrays_from(rows | malformed.arrays_of(changes), "mine")
+
+
+@pytest.mark.parametrize("changes", [{"length": 0}, {"tokens": "letters"}])
+def test_rows_of_tokens_have_a_length_and_a_known_kind(changes):
+    got = r"got 'length \d, tokens \w+'; expected length of at least 1, and words or characters"
+    with pytest.raises(DataError, match=got):
+        texts.Tokens(**{"vocabulary": ["a"], "length": 3} | changes)
 
 
 ONCE = pflpipe.Training(rounds=1, local_epochs=1, batch_size=0, optimizer="sgd", lr=0.1)
