@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pflpipe import trees
 from pflpipe.cells import Cell
 from pflpipe.code import guard
 from pflpipe.data.datasets import Header
@@ -83,7 +84,7 @@ def check(cell: Cell, header: Header) -> None:
         update = Update(_tree(upload.update, "an update", sent))
         fits, got = isinstance(upload.loss, Tensor) and not upload.loss.ndim, _kind(upload.loss)
         ConfigError.unless(fits, "returns a loss", got, "a scalar tensor")
-        state = _tree(new, "a client state", _shapes(state))
+        state = _tree(new, "a client state", trees.shapes(state))
     if update:
         tree("scale", "a scale", None, params, server)
         with hook("aggregate") as called:
@@ -91,7 +92,7 @@ def check(cell: Cell, header: Header) -> None:
             stepped, after = _pair(result, dict, "(params, server)")
             params, server = _tree(stepped, "a model", shapes), _tree(after, "a server state")
     if method.absorb is not None:
-        state = tree("absorb", "a client state", _shapes(state), state, update)
+        state = tree("absorb", "a client state", trees.shapes(state), state, update)
     tree("personalize", "a personal model", shapes, params, server, state, batches)
 
 
@@ -99,15 +100,11 @@ def _kind(value: Any) -> str:
     return f"a tensor {[*value.shape]}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _shapes(tree: Tree) -> Shapes:
-    return {name: tuple(value.shape) for name, value in tree.items()}
-
-
 def _tree(value: Any, what: str, wanted: Shapes | None = None) -> Tree:
     """Return the tree that a hook returned; raise ConfigError for anything else."""
     if not isinstance(value, dict) or not all(isinstance(one, Tensor) for one in value.values()):
         raise ConfigError(f"returns {what}", got=_kind(value), expected="a dict of tensors")
-    got = _shapes(value)
+    got = trees.shapes(value)
     shapes = got if wanted is None else wanted
     for name in sorted(got | shapes):
         found, expected = (of.get(name, "nothing") for of in (got, shapes))
