@@ -15,6 +15,9 @@ from pflpipe.errors import DataError, nearest
 
 Source = Path | dict[str, Any]
 """A path, a function ``my_data.py:load`` as a path, or a block."""
+Fill = Callable[[dict[str, Any]], None]
+"""Fills missing values, NaN in ``train_images`` and ``test_images``, in place, by what follows from
+each person's own training rows."""
 
 
 class Part(NamedTuple):
@@ -25,8 +28,7 @@ class Part(NamedTuple):
         users: text ``[N]``, or None.
         note: a line that says what was taken for what.
         columns: name -> numbers ``[N]`` of each feature, if a table has named them.
-        fill: fills NaN in features in place, as ``datasets.arrays_from`` calls it, where they stand
-            for what follows from a person's own rows (columns.py).
+        fill: called by ``datasets.arrays_from``; None if nothing is to be filled.
     """
 
     examples: np.ndarray
@@ -34,7 +36,7 @@ class Part(NamedTuple):
     users: np.ndarray | None
     note: str
     columns: Mapping[str, np.ndarray] = {}
-    fill: Callable[[dict[str, Any]], None] | None = None
+    fill: Fill | None = None
 
 
 TABLES = (".csv", ".tsv", ".parquet")

@@ -8,7 +8,7 @@ would change the features of all others.
 import functools
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from pflpipe.data import limits, vocabulary
+from pflpipe.data.blocks import Fill
 from pflpipe.data.contract import NO_VALUE, RowsWarning
 from pflpipe.data.texts import Tokens
 from pflpipe.errors import DataError, Problems, counted, nearest
@@ -93,7 +94,7 @@ class Layout:
 
     def of(
         self, table: pd.DataFrame, own: Sequence[str], problems: Problems
-    ) -> tuple[np.ndarray, str, dict[str, np.ndarray], Callable[[dict[str, Any]], None] | None]:
+    ) -> tuple[np.ndarray, str, dict[str, np.ndarray], Fill | None]:
         """Return the features float32 ``[N, D]``, what they were taken for, the numbers of each
         column by name, and ``fill`` if there is something to fill.
 
@@ -127,8 +128,8 @@ class Layout:
         skipped = [name for name in table.columns if name not in (*own, *taken)]
         out = f"{LEFT_OUT}{some(map(_shown, skipped))}" if skipped else ""
         named = {name: values for feature in made for name, values in feature.numbers.items()}
-        filled = functools.partial(fill, fitted=fitted) if fitted else None
-        return values.astype(np.float32), words + out, named, filled
+        of_fitted = functools.partial(fill, fitted=fitted) if fitted else None
+        return values.astype(np.float32), words + out, named, of_fitted
 
     def _taken(self, table: pd.DataFrame, own: Sequence[str], problems: Problems) -> list[str]:
         """Return the names of the columns that become features."""

@@ -26,7 +26,7 @@ import dataclasses
 import json
 import math
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ import numpy as np
 from pflpipe.code import guard, meaning, reference, user_files
 from pflpipe.data import checks, contract, downloads, limits, per_client, pfllib, pins
 from pflpipe.data.apportion import draw_out, held_out_size, hold_out
+from pflpipe.data.blocks import Fill
 from pflpipe.data.checks import IMAGES, KEYS, LABELS, USERS, Shape, example_shape
 from pflpipe.data.contract import UNKNOWN, Columns, Contract
 from pflpipe.errors import DataError, counted, located, nearest
@@ -341,7 +342,7 @@ def arrays_from(
     dataset: str | None = None,
     ids: str = "",
     named: Sequence[Mapping[str, np.ndarray]] = (),
-    fill: Callable[[dict[str, Any]], None] | None = None,
+    fill: Fill | None = None,
 ) -> Arrays:
     """Check arrays as a source gives them and bring them into the form of ``Arrays``.
 
@@ -352,7 +353,7 @@ def arrays_from(
         dataset: name of the data set; a known name fixes the image shape and the number of classes.
         ids: as in ``contract.people``.
         named: of a table, the columns of features of each side, by name.
-        fill: fills NaN in features in place, once the test rows are set aside.
+        fill: called once the test rows are set aside.
 
     Raises:
         DataError: naming the location, the array, what was got and what is expected.

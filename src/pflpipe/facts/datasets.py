@@ -37,10 +37,8 @@ DRAWN = "dead_leaves"
 
 
 def _info(known: dict[str, Any]) -> DatasetInfo:
-    fields = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in known.items()
-    }
-    return DatasetInfo(**fields)
+    lists = {key: tuple(value) for key, value in known.items() if isinstance(value, list)}
+    return DatasetInfo(**known | lists)
 
 
 _KNOWN: dict[str, dict[str, Any]] = json.loads(
