@@ -1,7 +1,9 @@
-"""Whole numbers in given proportions, to divide examples over clients and classes.
+"""Whole numbers in given proportions, to divide examples over clients and classes, and which
+examples are held out.
 
-Hamilton's method of largest remainders in exact integer arithmetic, with upper limits. The caller's
-generator breaks ties of remainders, so that no class or client is favoured by its index.
+Proportions are divided by Hamilton's method of largest remainders in exact integer arithmetic, with
+upper limits. The caller's generator breaks ties of remainders, so that no class or client is
+favoured by its index.
 """
 
 from collections.abc import Sequence

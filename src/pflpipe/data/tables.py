@@ -186,7 +186,8 @@ def arrays(
 
     Returns:
         features float32 ``[N, D]`` or tokens int32 ``[N, T]``, labels int64 ``[N]`` or targets
-        float32 ``[N]``, users text ``[N]`` or None, the line, ``columns.fill`` if it has to.
+        float32 ``[N]``, users text ``[N]`` or None, the line; and of features the numbers of each
+        column and, if values are missing that a person's own rows fill, what fills them.
 
     Raises:
         DataError, or Errors with all problems: no ``classes``; a column is missing, a value is
