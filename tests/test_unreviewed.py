@@ -28,7 +28,6 @@ from pflpipe.pipeline import mlflow_runs, project, released
 from pflpipe.privacy.accounting import make_plan
 from pflpipe.privacy.ledger import Planned, ledger
 from pflpipe.report import (
-    attacks,
     cards,
     ledger_page,
     paper_table,
@@ -37,6 +36,8 @@ from pflpipe.report import (
     tables,
     tidy,
 )
+from pflpipe.report.attacks import membership
+from pflpipe.report.attacks.results import attacked
 from pflpipe.report.figures import kinds as figures
 from pflpipe.report.figures import style
 from pflpipe.study import figures as drawings
@@ -332,12 +333,12 @@ def test_its_table_waits_for_the_audits_of_the_mechanism(study):
 def test_an_attacked_run_of_it_is_held_against_what_its_plan_allows(study, results):
     ours = next(cell for cell in study.cells if cell.claim == "certified")
     plans = [results / "plans" / f"{cell.plan_id}.json" for cell in (outside(study)[0], ours)]
-    its, bound = (attacks._bound(json_records.load(Planned, plan)) for plan in plans)
+    its, bound = (membership._bound(json_records.load(Planned, plan)) for plan in plans)
     rates = np.array([0.1])
     assert math.isclose(its(rates)[0], bound(rates)[0])
 
 
 def test_tables_and_figures_of_attacks_have_the_word_with_its_name(study, results):
-    labels = [one.setting.label for one in attacks.attacked("one_run", study, results)]
+    labels = [one.setting.label for one in attacked("one_run", study, results)]
     assert labels.count("easgd (unreviewed)") == 2
     assert labels.count("dp_fedavg") == 2
