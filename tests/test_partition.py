@@ -343,6 +343,11 @@ def test_hold_out_does_not_favour_a_class():
     assert len(chosen) > 5
 
 
+def test_hold_out_leaves_an_example_of_each_class_where_it_can():
+    rare = np.array([0] + [1] * 9)
+    assert not any(hold_out(rare, 0.5, np.random.default_rng(seed))[0] for seed in range(20))
+
+
 def test_divided_test_set_is_disjoint_and_in_the_proportions_of_the_training_share():
     data = arrays(np.arange(4000) % 10, np.arange(2000) % 10)
     split = make(data, Wish("dirichlet", 8, alpha=0.5), 0)

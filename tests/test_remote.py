@@ -72,12 +72,17 @@ def test_devices_and_a_server_release_what_one_machine_releases(method, tmp_path
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"groups": 2, "sample_rate": 1}, {"band": 2, "groups": 2, "sample_rate": 1}, ADAPTIVE],
+    ("method", "change"),
+    [
+        ("dp_fedavg", {"groups": 2, "sample_rate": 1}),
+        ("dp_fedavg", {"band": 2, "groups": 2, "sample_rate": 1}),
+        ("feddpa", ADAPTIVE),
+    ],
     ids=["groups", "band", "adaptive"],
 )
-def test_cohorts_noise_and_bound_are_those_of_the_plan(change, tmp_path):
-    run = world("dp_fedavg", **change)
+def test_cohorts_noise_and_bound_are_those_of_the_plan(method, change, tmp_path):
+    """Clients of FedDPA train with the bound as well."""
+    run = world(method, **change)
     alone = finished(run)
     server, _ = trained(run, tmp_path)
     assert_equal(alone.params, server.progress.params, 0)

@@ -112,6 +112,15 @@ def test_clients_in_blocks_have_the_same_scores_and_few_schedules_at_once(backen
     assert held == [(block, len(block)) for block in blocks]
 
 
+def test_a_model_that_is_not_finite_is_never_right():
+    world, progress = trained("local_only")
+    broken = {name: value * torch.nan for name, value in progress.states.of([0]).items()}
+    progress.states = progress.states.replaced([0], broken)
+    rows = scores.accuracies(world, progress)
+    assert rows[0]["personal_own"] == rows[0]["personal_common"] == 0
+    assert any(row["personal_common"] > 0 for row in rows[1:])
+
+
 def test_methods_only_ever_see_the_clients_training_examples():
     seen = []
 

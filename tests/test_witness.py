@@ -80,7 +80,7 @@ def cell_with_loss(folder: Path) -> cells.Cell:
 
 
 @contextmanager
-def refused(words: str, kind: type[Exception] = PrivacyError) -> Iterator[list[str]]:
+def assert_refused(words: str, kind: type[Exception] = PrivacyError) -> Iterator[list[str]]:
     """The run ends in one line; it stands in the list afterwards."""
     said: list[str] = []
     with pytest.raises(kind, match=words) as error:
@@ -99,14 +99,14 @@ def local_update(params, server, state, batches, task):
 
 @pytest.mark.parametrize("loss", ["BALANCED", "CACHED", "ON_THE_OBJECT"])
 def test_a_loss_that_keeps_something_of_an_earlier_client_ends_the_run(loss):
-    with refused(REFUSED) as said:
+    with assert_refused(REFUSED) as said:
         train(training=with_loss(loss))
     assert said[0].startswith("round 1: a client's update ")
 
 
 def test_a_tensor_that_a_loss_keeps_under_vmap_ends_the_run_in_one_line():
     """Before the witness has an answer, torch refuses to use it."""
-    with refused("a tensor of an earlier call"):
+    with assert_refused("a tensor of an earlier call"):
         train(training=with_loss("OF_THE_LAST_CALL"), backend="auto")
 
 
@@ -209,7 +209,7 @@ def test_a_program_whose_objects_kept_something_is_started_again():
     method = keeping("message")
     with pytest.raises(PrivacyError, match=REFUSED):
         train(method)
-    with refused("start Python again"):
+    with assert_refused("start Python again"):
         train(method, method_name="with what it kept")
     train()  # code of the package alone is not concerned
 
@@ -343,7 +343,7 @@ def test_what_cannot_be_handed_to_a_process_is_refused_in_one_line():
         with lock:
             return Upload(trees.sub(params, params), {}, batches.n * 0.0), state
 
-    with refused(r"method of this program; got .TypeError.*lock", ConfigError):
+    with assert_refused(r"method of this program; got .TypeError.*lock", ConfigError):
         train(Method(locked))
     open_run = train(Method(locked), privacy=None)
     assert open_run.ledger.claim != "certified"
@@ -365,7 +365,7 @@ def no_memory(*_: object, **__: object) -> None:
 def test_a_run_whose_witness_cannot_start_ends_in_one_line(monkeypatch, place, said):
     monkeypatch.setattr(witness._Process, "latest", None)
     place(monkeypatch)
-    with refused(said):
+    with assert_refused(said):
         train(training=with_loss("HONEST_LOSS"))
 
 
@@ -374,13 +374,13 @@ def test_a_run_whose_witness_ends_before_a_request_ends_in_one_line(monkeypatch)
     ended = witness._Process.running()
     ended.end()
     monkeypatch.setattr(witness._Process, "latest", ended)
-    with refused("no answer from the fresh process: it has ended"):
+    with assert_refused("no answer from the fresh process: it has ended"):
         train(training=with_loss("HONEST_LOSS"))
 
 
 def test_an_error_of_the_code_in_the_fresh_process_is_said_in_one_line():
     more = "\nimport sys\nif 'second_process' in str(sys.argv): raise OSError('no')\n"
-    with refused(r"no answer from the fresh process: .*OSError: no", PflpipeError):
+    with assert_refused(r"no answer from the fresh process: .*OSError: no", PflpipeError):
         train(training=with_loss("HONEST_LOSS", more))
 
 

@@ -157,7 +157,7 @@ class Folder:
         runs.train(cell, inputs, base / self.ids[number], base / "checkpoints", **settings)
         return self.bits(number, base.name)
 
-    def same_bits(self) -> None:
+    def assert_same_bits(self) -> None:
         """Check that every run computed what it does undisturbed."""
         for number in range(len(self.ids)):
             assert self.bits(number) == self.undisturbed(number)
@@ -252,7 +252,7 @@ def test_every_run_is_completed_whatever_happens_to_its_job(cluster, tmp_path):
     assert cluster.history(folder.ids[large])[1:] == ["COMPLETED"]
     assert cluster.history(folder.ids[cancelled])[:2] == ["CANCELLED", "FAILED"]
     assert len(pd.read_csv(folder.path / TABLE)) == 3
-    folder.same_bits()
+    folder.assert_same_bits()
     same = "tried again, resumed, the same bits"
     for fault in ("cancelled", "over its memory", "over its time", "on a node that is lost"):
         record(f"SLURM: job {fault}", same)
@@ -336,16 +336,16 @@ def test_jobs_cancelled_at_random_moments_change_no_bit(cluster, tmp_path):
         command.until(cluster.jobs)
         cluster.cancel(*moments.sample(sorted(cluster.jobs()), 1))
     command.ends_well()
-    folder.same_bits()
+    folder.assert_same_bits()
     record("SLURM: 20 jobs cancelled at random moments", "20 identical results")
 
 
-def went_on(nodes: Slurm, command: Snakemake) -> None:
+def assert_went_on(nodes: Slurm, command: Snakemake) -> None:
     """Check that every run is completed by its first job, with the bits that it has undisturbed."""
     command.ends_well()
     for id in command.folder.ids:
         assert nodes.history(id) == ["COMPLETED"]
-    command.folder.same_bits()
+    command.folder.assert_same_bits()
 
 
 @pytest.mark.night
@@ -358,7 +358,7 @@ def test_a_node_that_dies_costs_no_run(nodes, tmp_path):
     command.until(lambda: nodes.jobs(folder.ids[0]).get(job) == "PENDING")
     nodes.start_again()
     command.until(lambda: folder.resumed(0))
-    went_on(nodes, command)
+    assert_went_on(nodes, command)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
     record("SLURM: a node dies, of three", "its jobs go on on another one, the same bits")
 
@@ -374,7 +374,7 @@ def test_a_job_that_is_preempted_goes_on_afterwards(nodes, tmp_path):
     nodes.answer("scancel", "--name=urgent")
     nodes.start_again()
     command.until(lambda: all(map(folder.resumed, range(2))))
-    went_on(nodes, command)
+    assert_went_on(nodes, command)
     record("SLURM: jobs are preempted and put into the queue again", "resumed, the same bits")
 
 
@@ -414,7 +414,7 @@ def test_a_study_in_one_job_goes_on_when_its_node_dies(nodes, tmp_path):
     (folder.path / ".venv").symlink_to(sys.prefix)
     one_job_loses_its_node(nodes, folder, (1, 2), (0,), TABLE)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
-    folder.same_bits()
+    folder.assert_same_bits()
     record("SLURM: the node of a study that is one job dies", "goes on on another, the same bits")
 
 
@@ -429,7 +429,7 @@ def test_a_job_for_each_method_goes_on_beside_the_others_when_its_node_dies(node
     assert not folder.resumed(2)
     nodes.answer(*snakemake, "--", TABLE)
     assert len(pd.read_csv(folder.path / TABLE)) == 3
-    folder.same_bits()
+    folder.assert_same_bits()
     fault = "SLURM: one of the jobs of a study, a job a method, loses its node"
     record(fault, "goes on, same bits")
 
@@ -441,7 +441,7 @@ def of_the_lab(path: Path, seconds: float) -> Folder:
     return folder
 
 
-def each_run_once(cluster: Slurm, folder: Folder) -> None:
+def assert_each_run_once(cluster: Slurm, folder: Folder) -> None:
     """Check that the database has one job for each run, which was completed."""
     until(lambda: {row["State"] for row in cluster.accounted()} <= ENDED, cluster.log)
     jobs = [row for row in cluster.accounted() if "rule_train" in row["Comment"]]
@@ -479,7 +479,7 @@ def test_another_account_does_not_wait_for_the_jobs_of_a_study(accounts, tmp_pat
     assert [states[waiting], states[later]] == ["PENDING", "RUNNING"]
     accounts.cancel(later)
     command.ends_well()
-    each_run_once(accounts, folder)
+    assert_each_run_once(accounts, folder)
     ours = [row for row in accounts.accounted() if row["Account"] == "lab"]
     assert max(sum(b["Submit"] <= a["Submit"] < b["End"] for b in ours) for a in ours) == 3
     fault = "SLURM with fair share: a job of another account comes when jobs of a study wait"
@@ -501,8 +501,8 @@ def test_a_database_of_jobs_that_is_away_costs_no_run(accounts, tmp_path, reques
         command.until(lambda: not accounts.jobs("", "--states=all"))
     accounts.start_database()
     command.ends_well()
-    each_run_once(accounts, folder)
-    folder.same_bits()
+    assert_each_run_once(accounts, folder)
+    folder.assert_same_bits()
     record(
         f"SLURM, whose states are asked of {asked}: its database of jobs is killed and comes back",
         "the same bits; each run is accounted once",

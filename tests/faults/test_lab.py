@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 from test_kills import killed
-from test_mlflow_outages import at_request, complete, killed_while_it_syncs
+from test_mlflow_outages import assert_complete, at_request, killed_while_it_syncs
 
 import lab
 import malformed
@@ -58,9 +58,9 @@ def server(database: lab.PostgreSQL, tmp_path_factory: pytest.TempPathFactory) -
     server.kill()
 
 
-def completed(world: World, server: Server, store: lab.ObjectStore) -> None:
+def assert_completed(world: World, server: Server, store: lab.ObjectStore) -> None:
     """Sync, and check that every run is there once, its two files as objects of the bucket."""
-    complete(world, server.uri)
+    assert_complete(world, server.uri)
     keys = store.keys(BUCKET)
     for run in world.runs(server.uri).values():
         path = run.info.artifact_uri.removeprefix("mlflow-artifacts:/")
@@ -70,7 +70,7 @@ def completed(world: World, server: Server, store: lab.ObjectStore) -> None:
 def test_a_pipeline_that_is_killed_leaves_every_run_once_in_postgresql(server, store, tmp_path):
     world = World(tmp_path, small("postgresql"))
     killed_while_it_syncs(world, server.uri)
-    completed(world, server, store)
+    assert_completed(world, server, store)
     where = "MLflow on PostgreSQL with its files in an object store"
     outcome = "the next copy completes the runs, each once, with its files in the store"
     record(f"{where}: kill -9 of the pipeline while it copies a study", outcome)
@@ -89,7 +89,7 @@ def test_a_database_that_is_restarted_meanwhile_has_every_run_once(
             line = refused(world, server.uri)
         assert "its log says why" in line
         database.start()
-        completed(world, server, store)
+        assert_completed(world, server, store)
     record(
         "MLflow on PostgreSQL: the database is killed while a study is copied, and started again",
         "one line says to look at the server's log; the next attempt completes the runs, each once",
@@ -102,7 +102,7 @@ def test_a_store_that_refuses_files_is_one_line_and_no_run_twice(server, store, 
     store.disturb = lambda: "403 Forbidden"
     assert "did not take study refused_files" in refused(world, server.uri)
     store.disturb = lambda: ""
-    completed(world, server, store)
+    assert_completed(world, server, store)
 
 
 @pytest.mark.night
@@ -116,7 +116,7 @@ def test_a_store_that_is_slow_or_hangs_once_has_the_files_of_every_run_once(
     assert world.sync(server.uri).startswith("done: 2 runs")
     assert not store.hanging, "one did"
     store.delay = 0
-    completed(world, server, store)
+    assert_completed(world, server, store)
     slow = "each request takes 0.2 s longer, and one is never answered"
     outcome = "every run is there once, with its files in the store"
     record(f"MLflow with its files in an object store: {slow}", outcome)
@@ -141,7 +141,7 @@ def project(on_disk: Path) -> Path:
     return on_disk
 
 
-def same_bits(folder: Path, store: lab.ObjectStore, ready: Ready) -> None:
+def assert_same_bits(folder: Path, store: lab.ObjectStore, ready: Ready) -> None:
     """Check that the store has the run, the disk its scores, and no copy is left; then remove all
     of it."""
     client, found = store.client(), {Path(SCORES).name: (folder / SCORES).read_bytes()}
@@ -170,7 +170,7 @@ def test_a_worker_that_is_killed_and_a_store_that_refuses_end_with_the_same_bits
         store.disturb = lambda: next(answers)
         test_workflow.snakemake(project, SCORES)
         store.disturb = lambda: ""
-        same_bits(project, store, ready)
+        assert_same_bits(project, store, ready)
     fault = "kill -9 of a worker, and a store that refuses every tenth request (429, 503)"
     outcome = "the same command ends with the same bits; no copy is left on the disk"
     record(f"runs in an object store: {fault}", outcome)
@@ -185,7 +185,7 @@ def test_a_store_that_is_gone_loses_nothing(project, store, ready):
     assert not (project / SCORES).exists()
     store.disturb = lambda: ""
     test_workflow.snakemake(project, SCORES)
-    same_bits(project, store, ready)
+    assert_same_bits(project, store, ready)
 
 
 @pytest.mark.night
@@ -194,7 +194,7 @@ def test_a_store_that_is_slow_or_hangs_ends_with_the_same_bits(project, store, r
     test_workflow.snakemake(project, SCORES)
     assert not store.hanging, "one of each did"
     store.delay = 0
-    same_bits(project, store, ready)
+    assert_same_bits(project, store, ready)
     slow = "each request takes 0.2 s longer, and three (HEAD, GET, PUT) are never answered"
     outcome = "asked again after a minute; the same bits; no copy is left on the disk"
     record(f"runs in an object store: {slow}", outcome)

@@ -40,7 +40,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> World:
     return World(tmp_path, small(request.node.name.replace("[", "_").rstrip("]")))
 
 
-def complete(world: World, uri: str) -> None:
+def assert_complete(world: World, uri: str) -> None:
     """Sync, and check that every run is there once, with all its numbers and files."""
     assert world.sync(uri).startswith("done: 2 runs")
     shown = world.entries(uri)
@@ -89,7 +89,7 @@ def test_a_server_that_is_killed_has_every_run_once_when_it_is_back(server, worl
             line = refused(again, server.uri)
         assert "start it, or correct its address" in line
         server.start()
-        complete(again, server.uri)
+        assert_complete(again, server.uri)
 
 
 def test_a_request_whose_answer_was_lost_is_not_made_twice(server, world, refused):
@@ -100,7 +100,7 @@ def test_a_request_whose_answer_was_lost_is_not_made_twice(server, world, refuse
         refused(world, server.uri)
     again = [what for what in asked if "runs/create" in what]
     assert again == made, "the last one has no answer, and is not asked for again"
-    complete(world, server.uri)
+    assert_complete(world, server.uri)
 
 
 def test_a_refused_port_is_one_line_without_the_password(world, refused):
@@ -156,7 +156,7 @@ def test_wrong_credentials_are_named_and_right_ones_are_enough(
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "guessed")
         assert ADVICE[status] in refused(world, server.uri)
         monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
-        complete(world, server.uri)
+        assert_complete(world, server.uri)
 
 
 def test_a_read_only_database_behind_a_server_is_named(server, world, tmp_path, refused):
@@ -169,7 +169,7 @@ def test_a_read_only_database_behind_a_server_is_named(server, world, tmp_path, 
         assert "its log says why, such as a database that is read-only or full" in line
     finally:
         other.kill()
-    complete(world, server.uri)
+    assert_complete(world, server.uri)
 
 
 def test_a_read_only_database_of_ones_own_is_named(server, world, tmp_path, refused):
@@ -191,4 +191,4 @@ def killed_while_it_syncs(world: World, uri: str) -> None:
 
 def test_a_pipeline_that_was_killed_leaves_nothing_twice(server, world):
     killed_while_it_syncs(world, server.uri)
-    complete(world, server.uri)
+    assert_complete(world, server.uri)

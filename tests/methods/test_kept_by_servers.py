@@ -11,7 +11,7 @@ from pflpipe.methods import dp_fedsofim
 from pflpipe.methods.dp_scaffold import CONTROL
 from pflpipe.simulation import rounds
 from pflpipe.trees import Update
-from simulations import assert_equal, plan, quiet, simulation, spied
+from simulations import assert_equal, finished, plan, quiet, shaken, simulation, spied
 
 LR, CLIP, RHO = 0.2, 0.15, 0.3
 WEIGHT, SCALE = 0.7, 1.5
@@ -50,6 +50,30 @@ def test_golden_rounds_of_dp_scaffold(anchor):
     done, w = numpy_mlp.assert_golden(world, update, server=control, clip=clip)
     numpy_mlp.assert_close(trees.within(CONTROL, done.server), trees.within(CONTROL, w))
     numpy_mlp.assert_close(trees.within(CONTROL, dict(done.states)), [own[i] for i in range(4)])
+
+
+def test_who_takes_no_step_in_dp_scaffold_sends_zeros_and_keeps_its_control_variate():
+    """One client has no rows, and one fewer than a batch; all begin away from the server's."""
+    settings = {"sizes": (5, 0, 3), "drop_last": True, "backend": "vmap"}
+    world = simulation("dp_scaffold", plan=plan(3, rounds=1), **settings)
+    begun = shaken(rounds.start(world), np.random.default_rng(0))
+    before = dict(begun.states.items())
+    done, ((uploads, _, _),), _ = spied(world, begun)
+    for value in uploads.update.values():
+        assert value[0].any()
+        assert not value[1:].any()
+    for name, value in done.states.items():
+        assert not torch.equal(value[0], before[name][0])
+        assert torch.equal(value[1:], before[name][1:])
+
+
+def test_without_clip_and_noise_the_server_of_dp_scaffold_has_the_mean_of_all_control_variates():
+    """Of all clients, of whom half are drawn in each round."""
+    rule = plan(sample_rate=0.5, rounds=4, clip_norm=1e9, noise_multiplier=0.0)
+    done = finished(simulation("dp_scaffold", plan=rule))
+    means = {name: value.mean(0) for name, value in done.states.items()}
+    assert min(float(value.abs().max()) for value in means.values()) > 1e-3
+    assert_equal(done.server, means)
 
 
 def smoothed(value, sigma):

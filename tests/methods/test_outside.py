@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -198,7 +199,9 @@ def test_validation_accepts_the_hooks_of_every_method_of_the_package(name):
     training, departures = cells.Training(2, 1, 2, "sgd", 0.1), about.departures
     given = ("digits", cells.Partition("iid", 4), model, training, budget, name)
     cell = cells.Cell(*given, departures=departures)
-    trial.check(cell, datasets.Header(shape, classes, 100, None))
+    with mock.patch.object(trial, "_tree", side_effect=trial._tree) as looked_at:
+        trial.check(cell, datasets.Header(shape, classes, 100, None))
+    assert looked_at.call_args.args[1] == "a personal model", "all hooks before it are accepted"
 
 
 def test_hooks_may_name_their_parameters_as_the_paper_does(project):

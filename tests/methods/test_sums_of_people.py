@@ -34,9 +34,14 @@ def world(method, **changes):
 
 @pytest.mark.parametrize("method", [name for name in SETTINGS if name != "dpals"])
 def test_rounds_at_their_budget_are_worth_one(method):
-    """Each round of ``dpals`` starts from the last, so that more rounds find more."""
+    """Each round of ``dpals`` starts from the last, so that more rounds find more. Of the others
+    the server keeps the mean over the rounds."""
     one, two = (params_after(world(method, noise_multiplier=0.0, rounds=n)) for n in (1, 2))
     simulations.assert_equal(one, two, 1e-9)
+    done, seen, _ = spied(world(method))
+    for name in seen[0][2].sum:
+        mean = torch.stack([released.sum[name] for _, _, released in seen]).mean(0)
+        torch.testing.assert_close(done.server[name], mean)
 
 
 @pytest.mark.parametrize("method", SETTINGS)
