@@ -255,7 +255,15 @@ def test_a_temporary_folder_that_is_mounted_noexec_has_its_scripts_run(folder, s
 
 def test_what_is_imported_for_scripts_can_be_imported():
     for name in forks.PRELOADED:
-        assert importlib.util.find_spec(name), name
+        module, _, function = name.partition(":")
+        assert importlib.util.find_spec(module), name
+        assert not function or callable(getattr(importlib.import_module(module), function))
+
+
+def test_a_script_finds_what_was_computed_for_it(folder, script):
+    (folder / "computed.py").write_text("found = []\ndef compute():\n    found.append(1)\n")
+    script.write_text("import computed\nprint(computed.found)\n")
+    assert run(started(folder, ("computed:compute",)), script).stdout == "[1]\n"
 
 
 def test_where_one_of_these_is_missing_scripts_are_left_to_python(folder, script):

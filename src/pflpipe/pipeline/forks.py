@@ -45,9 +45,11 @@ PRELOADED = (
     "matplotlib.backends.backend_pdf",
     "fontTools.subset",
     "pflpipe.study.load",
+    "pflpipe.study.documents:validator",
     "pflpipe.program",
 )
-"""What most scripts import, what is needed first in front."""
+"""What most scripts import, what is needed first in front; and what each would compute from the
+package alone, as ``<module>:<function>``, which keeps its answer."""
 
 REQUEST_BYTES = 2**20
 
@@ -65,7 +67,7 @@ def start(address: Path, path: str, modules: Sequence[str] = PRELOADED) -> None:
     Args:
         address: of ``new_address``; ``forked.py`` finds it in ``PFLPIPE_FORKS``.
         path: the process's ``PYTHONPATH``.
-        modules: what it imports, the first before it forks at all.
+        modules: what it imports or calls (``PRELOADED``), the first before it forks at all.
     """
     if sys.platform != "linux":
         return
@@ -91,7 +93,7 @@ def serve(listener: socket.socket, modules: list[str]) -> None:
     """Fork for every caller, and import more while there is none, until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the scripts
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
-    importlib.import_module(modules.pop(0))
+    _prepare(modules.pop(0))
     while True:
         ready = select.select([sys.stdin, listener], [], [], 0 if modules else None)[0]
         if sys.stdin in ready:
@@ -103,7 +105,14 @@ def serve(listener: socket.socket, modules: list[str]) -> None:
                     listener.close()
                     _run(caller)
         else:
-            importlib.import_module(modules.pop(0))
+            _prepare(modules.pop(0))
+
+
+def _prepare(name: str) -> None:
+    module, _, function = name.partition(":")
+    imported = importlib.import_module(module)
+    if function:
+        getattr(imported, function)()
 
 
 def _run(caller: socket.socket) -> None:
