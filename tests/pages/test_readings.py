@@ -1,7 +1,9 @@
 """studies/readings/: every value has its source, studies are what their readings make, and every
 verdict of docs/reproduction.md follows from committed results by one rule."""
 
+import dataclasses
 import math
+import operator
 import re
 import shutil
 import statistics
@@ -58,9 +60,9 @@ def test_every_value_of_a_reading_has_a_source_and_every_reading_both_controls(n
     assert registry["next"].strip()
     for one in [*registry["readings"], *filter(None, [registry.get("surrogate")])]:
         assert set(one["controls"]) == {"zero_noise", "zero_signal"}
-        for control in one["controls"].values():
-            assert control["run"] in readings.CONTROLLED
-            assert (control["run"] == "none") == ("found" not in control)
+        control = one["controls"]["zero_signal"]
+        assert control["run"] in readings.CONTROLLED
+        assert (control["run"] == "none") == ("found" not in control)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,9 +79,6 @@ def test_a_row_with_the_values_of_a_code_has_each_of_its_own_from_there():
     assert {"hyperparameters.lambda_1", "hyperparameters.lambda_2"} <= set(own)
     for option in own.values():
         assert re.match(r"\w+\.py:\d+", option["source"]), option
-
-
-TWO_ROWS = "{dp_fedavg} for DP-FedAvg and {dp_fedsim} for DP-FedSim"
 
 
 @pytest.mark.parametrize(
@@ -99,60 +98,67 @@ def test_controls_without_a_signal_are_those_of_the_committed_file(name, place, 
     assert reading["controls"]["zero_signal"]["found"].startswith(f"noise alone {found} for")
 
 
-@pytest.mark.parametrize(
-    ("name", "place", "study", "words"),
-    [
-        ("dp_fedsim_table1_cifar10", 0, "dp_fedsim_readings", TWO_ROWS),
-        ("dp_fedsim_table1_cifar10", 1, "dp_fedsim_readings", TWO_ROWS),
-        ("dp_fedsim_table2_cifar10", 0, "dp_fedsim_readings", "{dp_fedsim} for the whole method"),
-        ("feddpa_table2", 2, "feddpa_official_code", "{feddpa}"),
-    ],
-)
-def test_controls_without_noise_are_those_of_the_committed_file(name, place, study, words):
-    reading = REGISTRIES[name]["readings"][place]
-    frame = pd.read_csv(FOLDER / "controls/zero_noise.csv")
-    rows = frame[frame["study"] == study].set_index("method")[reading["round"]]
-    found = words.format(**{method: f"{value:.1f}" for method, value in rows.items()})
-    assert reading["controls"]["zero_noise"]["found"].startswith(found)
+CONTROL = pd.read_csv(FOLDER / "controls/zero_noise.csv")
 
 
-def test_a_control_without_noise_has_less_than_a_thousandth_of_the_noise():
-    frame = pd.read_csv(FOLDER / "controls/zero_noise.csv")
-    for study, control in frame.groupby("study"):
-        rows = load_study(study, STUDIES).rows
-        noises = {}
-        for row in rows:
-            clients = np.full(row.cell.partition.clients, 500)
-            noises[row.cell.method, row.variant] = plan_of(row.cell, clients).plan.multiplier
+def test_each_row_stands_beside_its_run_without_noise():
+    runs = CONTROL.set_index(["study", "method", "variant"])
+    for registry in filter(operator.itemgetter("readings"), REGISTRIES.values()):
+        shown = [line for line in table_of(registry["title"]) if line[1]]
+        rows = [(reading, row) for reading in registry["readings"] for row in reading["compared"]]
+        for (reading, row), line in zip(rows, shown, strict=True):
+            ours = reading["compared"][row]
+            if control := reading["controls"]["zero_noise"].get(row):
+                run = runs.loc[tuple(control)]
+                end, last = run["round"], run["rounds"]
+                stopped = "" if end == last else f" (round {end} of {last})"
+                assert line[2] == f"{run[reading['round']]:.1f}{stopped}"
+            else:
+                assert line[2] == ("none" if ours.split(",")[0] == "fedavg" else "not run")
+
+
+def test_a_control_without_noise_is_the_row_itself_with_a_thousandth_of_its_noise_at_most():
+    for study, control in CONTROL.groupby("study"):
+        cells = {(r.cell.method, r.variant): r.cell for r in load_study(study, STUDIES).rows}
         for method, variant in zip(control["method"], control["variant"], strict=True):
             usual = variant.removesuffix("zero noise").removesuffix(", ")
-            assert noises[method, variant] < noises[method, usual] / 1000
+            with_noise, without = cells[method, usual], cells[method, variant]
+            clients = np.full(without.partition.clients, 500)
+            noise = plan_of(with_noise, clients).plan.multiplier
+            assert plan_of(without, clients).plan.multiplier < noise / 1000
+            often = dataclasses.replace(without.training, evaluate_every=0)
+            seldom = dataclasses.replace(with_noise.training, evaluate_every=0)
+            assert often == seldom
+            same = ("partition", "model", "method", "hyperparameters", "official_code", "profile")
+            for name in same:
+                assert getattr(without, name) == getattr(with_noise, name), (study, variant, name)
+            assert without.privacy.clip_norm == with_noise.privacy.clip_norm
 
 
-def test_what_the_page_says_that_noise_costs_follows_from_the_files():
-    control = pd.read_csv(FOLDER / "controls/zero_noise.csv").set_index(["study", "method"])
-    rounds = {
-        study: pd.read_csv(FOLDER / f"rounds/{study}.csv", keep_default_na=False)
-        for study in ("dp_fedsim_readings", "feddpa_official_code")
+def test_each_row_that_was_run_without_noise_is_shown():
+    shown = {
+        tuple(control)
+        for registry in REGISTRIES.values()
+        for reading in registry["readings"]
+        for control in reading["controls"]["zero_noise"].values()
     }
+    assert shown == set(zip(CONTROL["study"], CONTROL["method"], CONTROL["variant"], strict=True))
+
+
+def test_what_the_page_says_that_noise_costs_is_what_its_tables_show():
+    costs = {}
+    for registry in filter(operator.itemgetter("readings"), REGISTRIES.values()):
+        for line in table_of(registry["title"]):
+            if line[0].startswith("**"):
+                reading = line[0].split("**")[1]
+            elif re.fullmatch(r"[\d.]+", line[2]):
+                cost = float(line[2]) - float(line[1].split()[0])
+                costs.setdefault(reading, []).append(cost)
+    whole = costs.pop("epsilon 2 for whole clients")
+    assert max(cost for several in costs.values() for cost in several) < 5
     page = " ".join((ROOT / "docs/reproduction.md").read_text().split())
-    row = rounds["feddpa_official_code"].query("seed == 0")["personal_common"]
-    gained = control.loc[("feddpa_official_code", "feddpa"), "last"] - row.iloc[-1]
-    assert f"FedDPA's official code gains {gained:.1f} points" in page
-    whole = pd.read_csv(FOLDER / "dp_fedsim_table1_cifar10.csv", keep_default_na=False)
-    usual, costs, missing = [], [], []
-    for method, title in (("dp_fedavg", "DP-FedAvg"), ("dp_fedsim", "DP-FedSim")):
-        without = control.loc["dp_fedsim_readings", method]
-        noisy = rounds["dp_fedsim_readings"].query(f"method == '{method}' and variant == ''")
-        best = noisy.query("seed == 0")["global_common"].max()
-        usual.append(f"{title} {without['best']:.1f} for {best:.1f}")
-        at_two = whole.query(f"method == '{method}' and variant == '' and profile == 'paper'")
-        costs.append(f"{without['last'] - float(at_two['global_common'].iloc[0]):.0f}")
-        (printed,) = {float(value) for value in at_two["paper_value"]}
-        missing += [printed - without["best"], printed - without["last"]]
-    assert f"nothing is gained ({', '.join(usual)})" in page
-    assert f"at ε = 2 for whole clients {' and '.join(costs)} points" in page
-    assert f"stay {min(missing):.0f} to {max(missing):.0f} points below the print" in page
+    assert "costs less than 5 points in every row" in page
+    assert f"At ε = 2 for whole clients it costs {whole[0]:.0f} and {whole[1]:.0f}." in page
 
 
 def test_rows_to_which_a_control_without_a_signal_is_applied_have_its_noise():
@@ -272,7 +278,7 @@ def test_every_verdict_on_the_page_follows_from_committed_results_by_the_rule(na
             got = next(page)
             assert got[0] == method
             assert got[1].split()[0] == f"{ours:.1f}"
-            assert got[3:5] == [f"{printed:g}", f"{near} of {others}"]
+            assert got[4:6] == [f"{printed:g}", f"{near} of {others}"]
             if got[-1].startswith("not finished"):
                 continue
             if near > others / 5:
@@ -282,7 +288,7 @@ def test_every_verdict_on_the_page_follows_from_committed_results_by_the_rule(na
             else:
                 assert got[-1] == (TOGETHER if together else REPRODUCED)
         for method in reading.get("not_run", {}):
-            assert next(page)[::5] == [method, f"not run: {reading['not_run'][method]}"]
+            assert next(page)[::6] == [method, f"not run: {reading['not_run'][method]}"]
     assert next(page, None) is None
 
 

@@ -31,8 +31,10 @@ ROUNDS = "rounds"
 CONTROLS = "controls"
 """Its folder of controls, which are no runs of a study."""
 CONTROLLED = {"whole": "run", "part": "in part", "none": "not run"}
+NOISELESS = "fedavg"
+"""The method whose rows have no noise."""
 WIDTH = 130
-COLUMNS = ("row", "ours", "interval", "printed", "other numbers in it", "verdict")
+COLUMNS = ("row", "ours", "noise zero", "interval", "printed", "other numbers in it", "verdict")
 SURROGATE = (
     *("normalisation", "s", "with the noise, 15 / 150 epochs (seeds)"),
     *("noise zero", "printed (CENTAUR)"),
@@ -55,6 +57,7 @@ class Compared:
         finished: whether at least one seed has all rounds.
         seeds: number of finished seeds, or of those that are on their way.
         ours: mean over seeds of the last or the best round.
+        control: the last or the best round of one seed without noise, as text.
         half: half the length of the interval for one more run.
         printed, others: the number, and the table's other numbers.
         rounds: as text, how far the runs are.
@@ -64,6 +67,7 @@ class Compared:
     finished: bool
     seeds: int
     ours: float
+    control: str
     half: float
     printed: float
     others: list[float]
@@ -129,6 +133,7 @@ def compared(
     results = Path(reading["results"])
     series = _series(folder / f"{results}.csv", registry["metric"])
     rounds = _rounds(results.name, studies) if results.parent.name == ROUNDS else 1
+    controls = without_noise(reading, folder)
     rows = []
     for method, label in reading["compared"].items():
         finished = [one for one in series[label] if len(one) == rounds]
@@ -139,6 +144,7 @@ def compared(
                 bool(finished),
                 len(shown),
                 float(np.mean([max(one) if best else one[-1] for one in shown])),
+                controls[method],
                 spread.half(len(shown)),
                 *_printed(registry, method, studies / FILE),
                 f"round {max(map(len, shown))} of {rounds}",
@@ -147,25 +153,41 @@ def compared(
     return rows
 
 
+def without_noise(reading: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Return what came out without noise, for each row of a reading that has a run: the accuracy,
+    with the round where the run was stopped before its last; "none" for a row that has no noise.
+    Arguments as above."""
+    frame = pd.read_csv(folder / CONTROLS / "zero_noise.csv", keep_default_na=False)
+    runs = frame.set_index(["study", "method", "variant"])
+    control = reading["controls"]["zero_noise"]
+    found = {}
+    for method, label in reading["compared"].items():
+        if method not in control:
+            found[method] = "none" if label.startswith(NOISELESS) else "not run"
+            continue
+        run = runs.loc[tuple(control[method])]
+        found[method] = f"{float(run[reading['round']]):.1f}"
+        if run["round"] < run["rounds"]:
+            found[method] += f" (round {run['round']} of {run['rounds']})"
+    return found
+
+
 def verdicts(registry: Registry, studies: Path, folder: Path) -> Iterator[tuple[str, ...]]:
     """Yield the lines of the table of verdicts of one printed table, arguments as above."""
     for reading in registry["readings"]:
         if not (folder / f"{reading['results']}.csv").is_file():
-            yield f"**{reading['name']}**", "", "", "", "", "not run"
+            yield f"**{reading['name']}**", "", "", "", "", "", "not run"
             continue
         rows = compared(registry, reading, studies, folder)
-        controls = [
-            f"{name.replace('_', ' ')} {CONTROLLED[control['run']]}"
-            for name, control in reading["controls"].items()
-        ]
-        about = "; ".join([f"ε {reading['epsilon']}", *controls])
-        yield (f"**{reading['name']}**, {reading['round']} round", "", "", "", "", about)
+        zero_signal = CONTROLLED[reading["controls"]["zero_signal"]["run"]]
+        about = f"ε {reading['epsilon']}; zero signal {zero_signal}"
+        yield (f"**{reading['name']}**, {reading['round']} round", "", "", "", "", "", about)
         done = [row for row in rows if row.finished]
         differences, halves = [row.ours - row.printed for row in done], [row.half for row in done]
         together = bool(done) and verdict_rule.off_together(differences, halves)
         yield from (_line(row, together) for row in rows)
         for method, why in reading.get("not_run", {}).items():
-            yield method, "", "", "", "", f"not run: {why}"
+            yield method, "", "", "", "", "", f"not run: {why}"
 
 
 def page(studies: Path, folder: Path) -> Iterator[str]:
@@ -248,6 +270,7 @@ def _line(row: Compared, together: bool) -> tuple[str, ...]:
     return (
         row.method,
         f"{row.ours:.1f}" + (f" ({row.seeds} seeds)" if row.seeds > 1 else ""),
+        row.control,
         interval if known and row.finished else "not measured",
         f"{row.printed:g}",
         f"{inside} of {len(row.others)}",

@@ -126,9 +126,8 @@ def _part(source: Path, studies: Path, page: Path) -> str:
         f"Farther than {FAR:g} points from the print, not explained:" if unexplained else "",
         "\n".join(f"- {wording.escaped(text)}" for text in unexplained),
         blocks.kept(page, name),
-        f"[Its study]({_link(study_file(study.name, studies), page)}) says what the paper leaves "
-        f"open and what was chosen, [its record]({_link(source.with_suffix('.json'), page)}) "
-        "where, with what and when each run was trained.",
+        f"[Its study]({_link(study_file(study.name, studies), page)}) has what was chosen, "
+        f"[its record]({_link(source.with_suffix('.json'), page)}) how each run was trained.",
     ]
     return "\n\n".join(filter(None, lines))
 
