@@ -155,9 +155,9 @@ def test_what_the_page_says_that_noise_costs_is_what_its_tables_show():
                 cost = float(line[2]) - float(line[1].split()[0])
                 costs.setdefault(reading, []).append(cost)
     whole = costs.pop("epsilon 2 for whole clients")
-    assert max(cost for several in costs.values() for cost in several) < 5
+    assert max(cost for several in costs.values() for cost in several) < 6
     page = " ".join((ROOT / "docs/reproduction.md").read_text().split())
-    assert "costs less than 5 points in every row" in page
+    assert "costs less than 6 points in every row" in page
     assert f"At ε = 2 for whole clients it costs {whole[0]:.0f} and {whole[1]:.0f}." in page
 
 
