@@ -188,7 +188,7 @@ def rules(item: Declared) -> dict[str, Any]:
     limits: dict[str, Any] = {rule: bound for rule, _, _, bound in _bounds(option)}
     if option.choices:
         limits = {"enum": list(option.choices)}
-    elif inner in (str, Path) or (inner is None and kind in (str, Path)):
+    elif not option.pattern and (inner or kind) in (str, Path):
         limits["minLength"] = 1
     result: dict[str, Any] = {}
     if kind is tuple:

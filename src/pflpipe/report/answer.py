@@ -156,7 +156,7 @@ def deed(one: Answer) -> str:
     to do."""
     not_shown = f"is not shown to help by {margin(one.group.metric)}"
     shown = "helps" if one.verdict.helps else not_shown
-    return f"learning together {shown}; {sentences.deed(one.verdict)}"
+    return f"learning together {shown}; {sentences.deed(one.verdict, one.last_look)}"
 
 
 def beside(one: Answer) -> str:

@@ -46,7 +46,8 @@ def of_study(study: Study, frame: pd.DataFrame) -> Iterator[str]:
     for facet in layout(study).facets:
         where = ", ".join(f"{name} = {value}" for name, value in facet.items())
         panel = [group for group in groups if group.belongs(facet)]
-        said = (*paying(judged(panel, len(study.looks) or 1)), *compared(panel), *references(panel))
+        found = judged(panel, len(study.looks) or 1)
+        said = (*paying(found, max(study.looks, default=0)), *compared(panel), *references(panel))
         for sentence in (*said, *claims_that_fail(panel)):
             yield f"{where}: {sentence}" if where else sentence
     yield SEEDS_ALONE
@@ -70,12 +71,12 @@ def judged(groups: Sequence[Group], looks: int = 1) -> dict[str, Verdict]:
     return {budget: verdict for budget, verdict in found.items() if verdict}
 
 
-def paying(found: Mapping[str, Verdict]) -> Iterator[str]:
+def paying(found: Mapping[str, Verdict], last_look: int = 0) -> Iterator[str]:
     """Yield whether personalization pays and what to do at each budget, which rivals the study
-    lacks, and how often runs collapsed."""
+    lacks, and how often runs collapsed; ``last_look`` as in ``deed``."""
     deeds: dict[str, list[str]] = {}
     for budget, verdict in found.items():
-        deeds.setdefault(deed(verdict), []).append(spent(budget, [verdict.group]))
+        deeds.setdefault(deed(verdict, last_look), []).append(spent(budget, [verdict.group]))
     if deeds:
         yield each_budget({names(budgets): deed for deed, budgets in deeds.items()})
     lacking = dict.fromkeys(kind for verdict in found.values() for kind in verdict.missing)
@@ -90,14 +91,20 @@ def paying(found: Mapping[str, Verdict]) -> Iterator[str]:
         yield each_budget({names(budgets): told for told, budgets in fell.items()})
 
 
-def deed(verdict: Verdict) -> str:
-    """Return whether personalization pays and what to do."""
+def deed(verdict: Verdict, last_look: int = 0) -> str:
+    """Return whether personalization pays and what to do.
+
+    Args:
+        last_look: the number of seeds at which the study is read last; 0 if it plans no looks.
+    """
     other = verdicts.instead(verdict)
     if verdict.word == PAYS:
         return f"personalization pays: train {verdict.group.label}"
     if verdict.word == DOES_NOT:
         return f"personalization does not pay: {other}"
-    return f"it is undecided whether personalization pays: {other}, or run more seeds"
+    ended = 0 < last_look <= len(verdict.group.indices)
+    more = "plan a study with more seeds" if ended else "run more seeds"
+    return f"it is undecided whether personalization pays: {other}, or {more}"
 
 
 def spent(budget: str, members: Sequence[Group]) -> str:
