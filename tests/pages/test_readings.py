@@ -17,6 +17,7 @@ from scipy import stats
 import malformed
 from pages import readings, reproduction, verdict_rule
 from pages.verdict_rule import NO_POWER, NOT_REPRODUCED, REPRODUCED, TOGETHER
+from pflpipe.cells import Cell, Privacy
 from pflpipe.study.load import load_study
 from pflpipe.study.plans import plan_of
 
@@ -24,6 +25,7 @@ ROOT = malformed.ROOT
 STUDIES, FOLDER = ROOT / "studies", ROOT / "docs/reproduction"
 REGISTRIES = readings.load(STUDIES)
 NAMES = list(REGISTRIES)
+READINGS = [one for registry in REGISTRIES.values() for one in registry["readings"]]
 PRINTED = yaml.safe_load((STUDIES / "paper_results.yaml").read_text())["results"]
 
 
@@ -117,6 +119,12 @@ def test_each_row_stands_beside_its_run_without_noise():
                 assert line[2] == ("none" if ours.split(",")[0] == "fedavg" else "not run")
 
 
+def trained(cell: Cell) -> Cell:
+    """A cell without privacy, seed and tests along the way."""
+    often = dataclasses.replace(cell.training, evaluate_every=0)
+    return dataclasses.replace(cell, privacy=Privacy("none"), departures=(), training=often, seed=0)
+
+
 def test_a_control_without_noise_is_the_row_itself_with_a_thousandth_of_its_noise_at_most():
     for study, control in CONTROL.groupby("study"):
         cells = {(r.cell.method, r.variant): r.cell for r in load_study(study, STUDIES).rows}
@@ -126,22 +134,27 @@ def test_a_control_without_noise_is_the_row_itself_with_a_thousandth_of_its_nois
             clients = np.full(without.partition.clients, 500)
             noise = plan_of(with_noise, clients).plan.multiplier
             assert plan_of(without, clients).plan.multiplier < noise / 1000
-            often = dataclasses.replace(without.training, evaluate_every=0)
-            seldom = dataclasses.replace(with_noise.training, evaluate_every=0)
-            assert often == seldom
-            same = ("partition", "model", "method", "hyperparameters", "official_code", "profile")
-            for name in same:
-                assert getattr(without, name) == getattr(with_noise, name), (study, variant, name)
             assert without.privacy.clip_norm == with_noise.privacy.clip_norm
+            assert trained(without) == trained(with_noise)
+
+
+def test_a_control_without_a_signal_has_the_noise_of_its_row_and_a_millionth_of_its_bound():
+    frame = pd.read_csv(FOLDER / "controls/zero_signal.csv")
+    for run in frame.itertuples():
+        rows = load_study(run.study, STUDIES).rows
+        cells = {(row.cell.method, row.variant): row.cell for row in rows}
+        control, usual = cells[run.method, "zero signal"], cells[run.method, ""]
+        sizes = np.full(usual.partition.clients, 500)
+        ours, theirs = plan_of(control, sizes).plan, plan_of(usual, sizes).plan
+        assert ours.clip_norm == pytest.approx(theirs.clip_norm / 1e6)
+        noise = theirs.multiplier * theirs.clip_norm
+        assert ours.multiplier * ours.clip_norm == pytest.approx(noise, rel=1e-5)
+        shown = f"{run.last if math.isnan(run.best) else run.best:.1f} for "
+        assert any(shown in one["controls"]["zero_signal"]["found"] for one in READINGS)
 
 
 def test_each_row_that_was_run_without_noise_is_shown():
-    shown = {
-        tuple(control)
-        for registry in REGISTRIES.values()
-        for reading in registry["readings"]
-        for control in reading["controls"]["zero_noise"].values()
-    }
+    shown = {tuple(run) for one in READINGS for run in one["controls"]["zero_noise"].values()}
     assert shown == set(zip(CONTROL["study"], CONTROL["method"], CONTROL["variant"], strict=True))
 
 
