@@ -201,7 +201,6 @@ def test_five_lines_say_whether_it_helps_beside_what_whom_what_is_protected_and_
     assert ("decided" in decides) == ("undecided" not in word)
     asks_for_more = "would decide it" in decides
     assert ("the last look of this one is at 3" in decides) == (asks_for_more and looks == [3])
-    assert "run more seeds" not in verdict or looks != [3]
     assert ("plan a study with more seeds" in verdict) == ("undecided" in word and looks == [3])
 
 

@@ -7,6 +7,7 @@ import operator
 import re
 import shutil
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,6 @@ from pflpipe.study.plans import plan_of
 ROOT = malformed.ROOT
 STUDIES, FOLDER = ROOT / "studies", ROOT / "docs/reproduction"
 REGISTRIES = readings.load(STUDIES)
-NAMES = list(REGISTRIES)
 READINGS = [one for registry in REGISTRIES.values() for one in registry["readings"]]
 PRINTED = yaml.safe_load((STUDIES / "paper_results.yaml").read_text())["results"]
 
@@ -50,7 +50,7 @@ def test_the_studies_of_readings_are_what_these_make():
         assert file.read_text() == text, "make readings"
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REGISTRIES)
 def test_every_value_of_a_reading_has_a_source_and_every_reading_both_controls(name):
     registry = REGISTRIES[name]
     options = [*registry.get("options", []), *of_parts(registry)]
@@ -67,7 +67,7 @@ def test_every_value_of_a_reading_has_a_source_and_every_reading_both_controls(n
         assert (control["run"] == "none") == ("found" not in control)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REGISTRIES)
 def test_a_value_of_a_code_names_a_file_and_a_line(name):
     for option in of_parts(REGISTRIES[name]):
         if option["agree"] == "code":
@@ -100,62 +100,57 @@ def test_controls_without_a_signal_are_those_of_the_committed_file(name, place, 
     assert reading["controls"]["zero_signal"]["found"].startswith(f"noise alone {found} for")
 
 
-CONTROL = pd.read_csv(FOLDER / "controls/zero_noise.csv")
-
-
-def test_each_row_stands_beside_its_run_without_noise():
-    runs = CONTROL.set_index(["study", "method", "variant"])
+def test_each_row_stands_beside_its_run_without_noise_and_each_such_run_is_shown():
+    frame = pd.read_csv(FOLDER / "controls/zero_noise.csv")
+    runs, used = frame.set_index(["study", "method", "variant"]), set()
     for registry in filter(operator.itemgetter("readings"), REGISTRIES.values()):
         shown = [line for line in table_of(registry["title"]) if line[1]]
         rows = [(reading, row) for reading in registry["readings"] for row in reading["compared"]]
         for (reading, row), line in zip(rows, shown, strict=True):
-            ours = reading["compared"][row]
             if control := reading["controls"]["zero_noise"].get(row):
+                used.add(tuple(control))
                 run = runs.loc[tuple(control)]
                 end, last = run["round"], run["rounds"]
                 stopped = "" if end == last else f" (round {end} of {last})"
                 assert line[2] == f"{run[reading['round']]:.1f}{stopped}"
             else:
-                assert line[2] == ("none" if ours.split(",")[0] == "fedavg" else "not run")
+                is_noisy = reading["compared"][row].split(",")[0] != "fedavg"
+                assert line[2] == ("not run" if is_noisy else "none")
+    assert used == set(runs.index)
 
 
 def trained(cell: Cell) -> Cell:
     """A cell without privacy, seed and tests along the way."""
-    often = dataclasses.replace(cell.training, evaluate_every=0)
+    often = dataclasses.replace(cell.training, evaluate_every=0, evaluate_personal=True)
     return dataclasses.replace(cell, privacy=Privacy("none"), departures=(), training=often, seed=0)
 
 
-def test_a_control_without_noise_is_the_row_itself_with_a_thousandth_of_its_noise_at_most():
-    for study, control in CONTROL.groupby("study"):
-        cells = {(r.cell.method, r.variant): r.cell for r in load_study(study, STUDIES).rows}
-        for method, variant in zip(control["method"], control["variant"], strict=True):
-            usual = variant.removesuffix("zero noise").removesuffix(", ")
-            with_noise, without = cells[method, usual], cells[method, variant]
-            clients = np.full(without.partition.clients, 500)
-            noise = plan_of(with_noise, clients).plan.multiplier
-            assert plan_of(without, clients).plan.multiplier < noise / 1000
-            assert without.privacy.clip_norm == with_noise.privacy.clip_norm
-            assert trained(without) == trained(with_noise)
+def test_a_control_without_noise_is_its_row_with_a_thousandth_of_the_noise_at_most():
+    for reading in READINGS:
+        of_row = {}
+        for row in load_study(Path(reading["results"]).name, STUDIES).rows:
+            label = ", ".join(filter(None, [row.cell.method, row.variant]))
+            of_row |= {label: row.cell, row.variant: row.cell}
+        for name, (study, *control) in reading["controls"]["zero_noise"].items():
+            rows = load_study(study, STUDIES).rows
+            (without,) = (r.cell for r in rows if [r.cell.method, r.variant] == control)
+            usual = of_row[reading["compared"][name]]
+            plans = [plan_of(c, np.full(c.partition.clients, 500)).plan for c in (without, usual)]
+            assert plans[0].multiplier < plans[1].multiplier / 1000
+            assert without.privacy.clip_norm == usual.privacy.clip_norm
+            assert trained(without) == trained(usual)
 
 
 def test_a_control_without_a_signal_has_the_noise_of_its_row_and_a_millionth_of_its_bound():
     frame = pd.read_csv(FOLDER / "controls/zero_signal.csv")
     for run in frame.itertuples():
-        rows = load_study(run.study, STUDIES).rows
-        cells = {(row.cell.method, row.variant): row.cell for row in rows}
-        control, usual = cells[run.method, "zero signal"], cells[run.method, ""]
-        sizes = np.full(usual.partition.clients, 500)
-        ours, theirs = plan_of(control, sizes).plan, plan_of(usual, sizes).plan
+        cells = {(r.cell.method, r.variant): r.cell for r in load_study(run.study, STUDIES).rows}
+        pair = cells[run.method, "zero signal"], cells[run.method, ""]
+        ours, theirs = (plan_of(one, np.full(one.partition.clients, 500)).plan for one in pair)
         assert ours.clip_norm == pytest.approx(theirs.clip_norm / 1e6)
-        noise = theirs.multiplier * theirs.clip_norm
-        assert ours.multiplier * ours.clip_norm == pytest.approx(noise, rel=1e-5)
+        assert ours.multiplier == pytest.approx(theirs.multiplier * 1e6, rel=1e-5)
         shown = f"{run.last if math.isnan(run.best) else run.best:.1f} for "
         assert any(shown in one["controls"]["zero_signal"]["found"] for one in READINGS)
-
-
-def test_each_row_that_was_run_without_noise_is_shown():
-    shown = {tuple(run) for one in READINGS for run in one["controls"]["zero_noise"].values()}
-    assert shown == set(zip(CONTROL["study"], CONTROL["method"], CONTROL["variant"], strict=True))
 
 
 def test_what_the_page_says_that_noise_costs_is_what_its_tables_show():
@@ -257,7 +252,7 @@ def spread(names: list[str], metric: str, best: bool) -> tuple[float, int]:
     return math.sqrt(variance + (0 if best else statistics.fmean(within))), freedom
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if REGISTRIES[name]["readings"]])
+@pytest.mark.parametrize("name", [name for name in REGISTRIES if REGISTRIES[name]["readings"]])
 def test_every_verdict_on_the_page_follows_from_committed_results_by_the_rule(name):
     registry = REGISTRIES[name]
     page = iter(table_of(registry["title"]))

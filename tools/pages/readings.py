@@ -163,7 +163,7 @@ def without_noise(reading: Mapping[str, Any], folder: Path) -> dict[str, str]:
     found = {}
     for method, label in reading["compared"].items():
         if method not in control:
-            found[method] = "none" if label.startswith(NOISELESS) else "not run"
+            found[method] = "none" if label.partition(",")[0] == NOISELESS else "not run"
             continue
         run = runs.loc[tuple(control[method])]
         found[method] = f"{float(run[reading['round']]):.1f}"

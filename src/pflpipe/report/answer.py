@@ -5,6 +5,7 @@ words are those of verdicts.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,7 +184,7 @@ def margin(metric: Metric) -> str:
 
 def gap(value: Difference) -> str:
     """Return a difference in points with its interval; positive is better."""
-    is_known = value.low > -float("inf")
+    is_known = value.low > -math.inf
     ends = f"{value.low:+.1f} to {value.high:+.1f}" if is_known else "too few seeds for an interval"
     return f"{value.mean:+.1f} ({ends})".replace("-", "−")
 
