@@ -76,12 +76,12 @@ def test_devices_and_a_server_release_what_one_machine_releases(method, tmp_path
     [
         ("dp_fedavg", {"groups": 2, "sample_rate": 1}),
         ("dp_fedavg", {"band": 2, "groups": 2, "sample_rate": 1}),
-        ("feddpa", ADAPTIVE),
+        ("blur_lus", ADAPTIVE),
     ],
     ids=["groups", "band", "adaptive"],
 )
 def test_cohorts_noise_and_bound_are_those_of_the_plan(method, change, tmp_path):
-    """Clients of FedDPA train with the bound as well."""
+    """Clients of BLUR+LUS train with the bound as well."""
     run = world(method, **change)
     alone = finished(run)
     server, _ = trained(run, tmp_path)
