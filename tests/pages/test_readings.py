@@ -194,6 +194,7 @@ def test_rows_to_which_a_control_without_a_signal_is_applied_have_its_noise():
     assert noises("dp_fedsim_readings_sgd", "dp_fedsim") == {noise}
     for method in ("dp_fedavg", "dp_fedsam", "dp_fedsim"):
         assert noises("dp_fedsim_readings_fashion", method) == {noise}
+    assert noises("dp_fedsim_readings_sgd_fashion", "dp_fedavg") == {noise}
     for study, variant in (("table1_cifar10", ""), ("readings", "ten clients")):
         (usual,) = noises(f"dp_fedsim_{study}", "dp_fedavg", (variant,))
         assert noises(f"dp_fedsim_{study}", "dp_fedsim", (variant,)) == {usual}

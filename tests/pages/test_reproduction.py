@@ -225,6 +225,7 @@ ROUNDS = {
         ["DP-FedAvg", "FedAvg", "DP-FedSAM-top-k", "DP-FedSim", "DP-FedSAM"],
     ),
     "dp_fedsim_readings_sgd": ("dp_fedsim_table1_cifar10", ["FedAvg", "DP-FedAvg", "DP-FedSim"]),
+    "dp_fedsim_readings_sgd_fashion": ("dp_fedsim_table1_fashion", ["FedAvg", "DP-FedAvg"]),
     "dp_fedsim_readings_table2": (
         "dp_fedsim_table1_cifar10",
         ["base", "base + MSA", "base + AGC", "base + AGC + MSA (DP-FedSim)"],
